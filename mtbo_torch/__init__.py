@@ -1,0 +1,34 @@
+"""Multi-task Bayesian optimisation with guarantees, for BoTorch."""
+
+from mtbo_torch.acquisition import ScalarizedMultiTaskUCB
+from mtbo_torch.confidence import exact_radius
+from mtbo_torch.kernels import ICMKernel, IndependentKernel, SumOfSeparableKernel, TaskSimilarityKernel
+from mtbo_torch.models import ExactMultiTaskGP
+from mtbo_torch.scalarizations import (
+    ChebyshevScalarization,
+    DirichletWeights,
+    FixedWeights,
+    InverseUniformWeights,
+    LinearScalarization,
+    UniformWeights,
+)
+from mtbo_torch.strategies import MTKB
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "MTKB",
+    "ChebyshevScalarization",
+    "DirichletWeights",
+    "ExactMultiTaskGP",
+    "FixedWeights",
+    "ICMKernel",
+    "IndependentKernel",
+    "InverseUniformWeights",
+    "LinearScalarization",
+    "ScalarizedMultiTaskUCB",
+    "SumOfSeparableKernel",
+    "TaskSimilarityKernel",
+    "UniformWeights",
+    "exact_radius",
+]

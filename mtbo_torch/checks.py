@@ -1,0 +1,144 @@
+"""Argument checks: every refusal says what was expected, what came and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Real
+
+import torch
+from torch import Tensor
+
+
+def require_tensor(name: str, value: object, remedy: str) -> None:
+    """Refuse anything that is not a floating-point tensor."""
+    if not isinstance(value, Tensor):
+        raise ValueError(f"{name} should be a torch.Tensor, got {type(value).__name__}. {remedy}")
+    if not value.is_floating_point():
+        raise ValueError(f"{name} should have a floating-point dtype, got {value.dtype}. Use {name}.double().")
+
+
+def require_finite(name: str, value: Tensor) -> None:
+    """Refuse NaN and Inf, saying how many there are and where the first one is."""
+    bad = ~torch.isfinite(value)
+    if bad.any():
+        first = tuple(bad.nonzero()[0].tolist())
+        raise ValueError(
+            f"{name} should contain finite numbers only, got {int(bad.sum())} NaN or Inf (the first at index {first}). "
+            "Remove or replace these entries."
+        )
+
+
+def require_positive(name: str, value: float | Tensor, remedy: str, allow_zero: bool = False) -> None:
+    """Refuse numbers that are not finite and positive (or, with `allow_zero`, not negative)."""
+    tensor = torch.as_tensor(value)
+    good = torch.isfinite(tensor) & ((tensor >= 0) if allow_zero else (tensor > 0))
+    if not good.all():
+        wanted = "finite and >= 0" if allow_zero else "finite and > 0"
+        raise ValueError(f"{name} should be {wanted}, got {describe(value)}. {remedy}")
+
+
+def require_probability(name: str, value: float, remedy: str) -> None:
+    """Refuse numbers outside ``(0, 1]``."""
+    if not (isinstance(value, Real) and 0 < value <= 1):
+        raise ValueError(f"{name} should lie in (0, 1], got {describe(value)}. {remedy}")
+
+
+def require_task_covar(name: str, value: object) -> None:
+    """Refuse anything that is not a stack of symmetric positive semi-definite matrices."""
+    require_tensor(name, value, "Pass an n x n matrix of task covariances.")
+    assert isinstance(value, Tensor)
+    if value.dim() < 2 or value.shape[-1] != value.shape[-2] or value.shape[-1] == 0:
+        raise ValueError(
+            f"{name} should be `n x n` (or `... x n x n`), got shape {tuple(value.shape)}. "
+            "Pass one row and one column per task."
+        )
+    require_finite(name, value)
+    scale = value.abs().amax(dim=(-2, -1), keepdim=True)
+    if (scale == 0).any():
+        raise ValueError(f"{name} should not be all zero, got a zero matrix. A zero prior cannot learn from data.")
+    slack = scale * value.shape[-1] * 100 * torch.finfo(value.dtype).eps
+    asymmetry = (value - value.mT).abs()
+    if (asymmetry > slack).any():
+        raise ValueError(
+            f"{name} should be symmetric, got entries that differ from their mirror image by "
+            f"{asymmetry.max().item():.3g}. Pass (B + B.T) / 2 if the difference is noise."
+        )
+    smallest = torch.linalg.eigvalsh(value).amin(dim=-1)
+    if (smallest < -slack[..., 0, 0]).any():
+        raise ValueError(
+            f"{name} should be positive semi-definite, got the eigenvalue {smallest.min().item():.3g}. "
+            "Clip negative eigenvalues to zero, or learn it with num_tasks= and rank=."
+        )
+
+
+def require_bounds(bounds: object) -> None:
+    """Refuse bounds that are not ``2 x d`` with lower below upper."""
+    require_tensor("bounds", bounds, "Pass torch.stack([lower, upper]).")
+    assert isinstance(bounds, Tensor)
+    if bounds.dim() != 2 or bounds.shape[0] != 2 or bounds.shape[1] == 0:
+        raise ValueError(
+            f"bounds should be `2 x d` (a row of lower and a row of upper limits), got shape {tuple(bounds.shape)}. "
+            "Pass torch.stack([lower, upper])."
+        )
+    require_finite("bounds", bounds)
+    upside_down = (bounds[0] >= bounds[1]).nonzero().flatten().tolist()
+    if upside_down:
+        raise ValueError(
+            f"bounds should have lower < upper in every column, got lower >= upper in columns {upside_down}. "
+            "Swap the two rows there, or leave a constant input out."
+        )
+
+
+def require_choices(choices: object) -> None:
+    """Refuse choices that are not a non-empty finite ``N x d`` tensor."""
+    require_tensor("choices", choices, "Pass one row per point that may be chosen.")
+    assert isinstance(choices, Tensor)
+    if choices.dim() != 2 or 0 in choices.shape:
+        raise ValueError(
+            f"choices should be `N x d` with at least one row, got shape {tuple(choices.shape)}. "
+            "Pass one row per point that may be chosen."
+        )
+    require_finite("choices", choices)
+
+
+def require_same_kind(reference: tuple[str, Tensor], *others: tuple[str, Tensor]) -> None:
+    """Refuse tensors whose dtype or device differs from the reference's."""
+    reference_name, expected = reference
+    for name, value in others:
+        if value.dtype != expected.dtype or value.device != expected.device:
+            raise ValueError(
+                f"{name} should have the dtype and device of {reference_name} ({expected.dtype} on {expected.device}), "
+                f"got {value.dtype} on {value.device}. Use {name}.to({reference_name})."
+            )
+
+
+def require_data(X: object, Y: object, num_tasks: int | None, names: Sequence[str] = ("train_X", "train_Y")) -> None:
+    """Refuse observations that are not ``(b) x t x d`` and ``(b) x t x n``, finite and of one kind."""
+    x_name, y_name = names
+    require_tensor(x_name, X, "Pass one row per point.")
+    require_tensor(y_name, Y, "Pass one row per point and one column per task.")
+    assert isinstance(X, Tensor) and isinstance(Y, Tensor)
+    if X.dim() < 2 or X.shape[-1] == 0:
+        raise ValueError(
+            f"{x_name} should be `(b) x t x d` with d >= 1, got shape {tuple(X.shape)}. Use unsqueeze(-1) for d = 1."
+        )
+    if Y.dim() != X.dim() or Y.shape[:-1] != X.shape[:-1] or Y.shape[-1] == 0:
+        raise ValueError(
+            f"{y_name} should be `(b) x t x n` with the same leading shape {tuple(X.shape[:-1])} as {x_name}, "
+            f"got shape {tuple(Y.shape)}. Pass one row per point and one column per task."
+        )
+    if num_tasks is not None and Y.shape[-1] != num_tasks:
+        raise ValueError(
+            f"{y_name} should be `(b) x t x n` with n = {num_tasks} tasks (from the kernel), "
+            f"got shape {tuple(Y.shape)}. Pass one column per task."
+        )
+    require_same_kind((x_name, X), (y_name, Y))
+    require_finite(x_name, X)
+    require_finite(y_name, Y)
+
+
+def describe(value: object) -> str:
+    """Show an offending value briefly."""
+    if isinstance(value, Tensor) and value.numel() > 4:
+        return f"a tensor of shape {tuple(value.shape)} with values in [{value.min():.3g}, {value.max():.3g}]"
+    return repr(value.tolist() if isinstance(value, Tensor) else value)

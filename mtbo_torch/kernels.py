@@ -1,0 +1,291 @@
+r"""Multi-task kernels :math:`\Gamma(x, x') \in R^{n \times n}` as GPyTorch kernels.
+
+Every kernel here is a sum of separable terms, :math:`\Gamma(x, x') = \sum_j k_j(x, x') B_j`, and says so through
+:meth:`MultiTaskKernel.terms`. The terms are what the regression exploits.
+
+Matrices are point-major: entry ``(i n + a, j n + b)`` is the covariance of task ``a`` at ``x_i`` with task ``b`` at
+``x_j``, that is ``kron(K, B)``, and pairs with ``train_Y.reshape(-1)``.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import torch
+from gpytorch.kernels import Kernel
+from linear_operator import to_linear_operator
+from linear_operator.operators import DenseLinearOperator, KroneckerProductLinearOperator, LinearOperator
+from torch import Tensor
+
+from mtbo_torch.checks import require_task_covar
+
+
+class MultiTaskKernel(Kernel):
+    r"""A kernel :math:`\Gamma(x, x') = \sum_j k_j(x, x') B_j` with values in :math:`R^{n \times n}`."""
+
+    num_tasks: int
+
+    @abstractmethod
+    def terms(self) -> list[tuple[Kernel, Tensor]]:
+        """The pairs ``(k_j, B_j)``, with ``B_j`` of shape ``(b) x n x n``."""
+
+    def num_outputs_per_input(self, x1: Tensor, x2: Tensor) -> int:
+        return self.num_tasks
+
+    def forward(
+        self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params: object
+    ) -> Tensor | LinearOperator:
+        if last_dim_is_batch:
+            raise ValueError(
+                f"{type(self).__name__} does not take last_dim_is_batch=True. "
+                "Give it to the base kernel, for instance through an additive base kernel."
+            )
+        if diag:
+            return sum(_kron_diag(k(x1, x2, diag=True, **params), B) for k, B in self.terms())  # type: ignore[return-value]
+        operators = [_kron(k(x1, x2, **params), B) for k, B in self.terms()]
+        total = operators[0]
+        for operator in operators[1:]:
+            total = total + operator
+        return total
+
+
+def _kron(covar: LinearOperator, task_covar: Tensor) -> KroneckerProductLinearOperator:
+    batch_shape = torch.broadcast_shapes(covar.shape[:-2], task_covar.shape[:-2])
+    return KroneckerProductLinearOperator(
+        to_linear_operator(covar).expand(*batch_shape, *covar.shape[-2:]),
+        DenseLinearOperator(task_covar.expand(*batch_shape, *task_covar.shape[-2:])),
+    )
+
+
+def _kron_diag(variances: Tensor, task_covar: Tensor) -> Tensor:
+    task_variances = task_covar.diagonal(dim1=-2, dim2=-1)
+    return (variances.unsqueeze(-1) * task_variances.unsqueeze(-2)).flatten(-2)
+
+
+class ICMKernel(MultiTaskKernel):
+    r"""The intrinsic coregionalisation model :math:`\Gamma(x, x') = k(x, x') B` (paper, Section 2).
+
+    ``B`` is either given and then fixed, or learned as :math:`B = W W^T` with ``W`` of shape ``n x rank``; nothing
+    keeps its off-diagonal entries from being negative, since conflicting objectives are the normal case.
+
+    Args:
+        base_kernel: The scalar kernel :math:`k`, any GPyTorch kernel, with its own `active_dims` and batch shape.
+        task_covar: ``(b) x n x n``, symmetric positive semi-definite. It stays as it is.
+        num_tasks: The number of tasks, when `task_covar` is to be learned.
+        rank: The rank of the learned ``B``; full by default.
+
+    Example:
+        >>> import torch, gpytorch
+        >>> from mtbo_torch import ICMKernel
+        >>> B = torch.tensor([[1.0, -0.5], [-0.5, 1.0]])
+        >>> kernel = ICMKernel(gpytorch.kernels.RBFKernel(), task_covar=B)
+        >>> kernel(torch.rand(3, 1)).shape
+        torch.Size([6, 6])
+    """
+
+    def __init__(
+        self,
+        base_kernel: Kernel,
+        task_covar: Tensor | None = None,
+        *,
+        num_tasks: int | None = None,
+        rank: int | None = None,
+        active_dims: tuple[int, ...] | None = None,
+    ) -> None:
+        _require_scalar_kernel("base_kernel", base_kernel)
+        if (task_covar is None) == (num_tasks is None):
+            raise ValueError(
+                "ICMKernel should get either task_covar (fixed) or num_tasks (to learn it), got "
+                f"{'neither' if task_covar is None else 'both'}. Pass exactly one of them."
+            )
+        if task_covar is not None:
+            if rank is not None:
+                raise ValueError(
+                    f"rank should only be given together with num_tasks, got rank={rank} beside a fixed task_covar. "
+                    "Leave rank out, or pass num_tasks to learn a B of this rank."
+                )
+            require_task_covar("task_covar", task_covar)
+            num_tasks = task_covar.shape[-1]
+            batch_shape = torch.broadcast_shapes(task_covar.shape[:-2], base_kernel.batch_shape)
+            super().__init__(batch_shape=batch_shape, active_dims=active_dims)
+            self.base_kernel = base_kernel
+            fixed = task_covar.detach().expand(*batch_shape, num_tasks, num_tasks).clone()
+            self.register_buffer("_fixed_task_covar", fixed)
+        else:
+            assert num_tasks is not None
+            _require_count("num_tasks", num_tasks)
+            rank = num_tasks if rank is None else rank
+            if not 1 <= rank <= num_tasks:
+                raise ValueError(
+                    f"rank should lie between 1 and num_tasks = {num_tasks}, got {rank}. "
+                    "Leave it out for a B of full rank."
+                )
+            super().__init__(batch_shape=base_kernel.batch_shape, active_dims=active_dims)
+            self.base_kernel = base_kernel
+            # Task i starts on factor i mod rank: unit variances, and no row of W is zero.
+            start = torch.eye(rank)[torch.arange(num_tasks) % rank]
+            parameter = torch.nn.Parameter(start.expand(*self.batch_shape, num_tasks, rank).clone())
+            self.register_parameter("task_factor", parameter)
+        self.num_tasks = num_tasks
+
+    @property
+    def task_covar(self) -> Tensor:
+        """``B``, of shape ``(b) x n x n``."""
+        fixed = getattr(self, "_fixed_task_covar", None)
+        return self.task_factor @ self.task_factor.mT if fixed is None else fixed
+
+    def terms(self) -> list[tuple[Kernel, Tensor]]:
+        return [(self.base_kernel, self.task_covar)]
+
+
+class TaskSimilarityKernel(MultiTaskKernel):
+    r"""A common similarity between all tasks: :math:`k(x, x') (\omega I + (1 - \omega) 1 1^T / n)`.
+
+    At :math:`\omega = 1` the tasks are unrelated, at :math:`\omega = 0` they are one and the same function. The task
+    matrix has only two distinct eigenvalues, 1 and :math:`\omega`, so fitting costs two factorisations whatever n is.
+
+    Args:
+        base_kernel: The scalar kernel :math:`k`.
+        num_tasks: The number of tasks n.
+        omega: A number in ``[0, 1]``, or a tensor with one for each batch.
+
+    Example:
+        >>> import gpytorch
+        >>> from mtbo_torch import TaskSimilarityKernel
+        >>> TaskSimilarityKernel(gpytorch.kernels.RBFKernel(), num_tasks=2, omega=0.5).task_covar
+        tensor([[0.7500, 0.2500],
+                [0.2500, 0.7500]])
+    """
+
+    def __init__(
+        self,
+        base_kernel: Kernel,
+        num_tasks: int,
+        omega: float | Tensor,
+        *,
+        active_dims: tuple[int, ...] | None = None,
+    ) -> None:
+        _require_scalar_kernel("base_kernel", base_kernel)
+        _require_count("num_tasks", num_tasks)
+        value = torch.as_tensor(omega)
+        value = value if value.is_floating_point() else value.to(torch.get_default_dtype())
+        if not ((value >= 0) & (value <= 1)).all():
+            raise ValueError(
+                f"omega should lie in [0, 1], got {omega}. Use 1 for unrelated tasks and 0 for identical ones."
+            )
+        batch_shape = torch.broadcast_shapes(value.shape, base_kernel.batch_shape)
+        super().__init__(batch_shape=batch_shape, active_dims=active_dims)
+        self.base_kernel = base_kernel
+        self.num_tasks = num_tasks
+        self.register_buffer("omega", value.detach().expand(batch_shape).clone())
+
+    @property
+    def task_covar(self) -> Tensor:
+        """``B``, of shape ``(b) x n x n``."""
+        assert isinstance(self.omega, Tensor)
+        omega = self.omega[..., None, None]
+        eye = torch.eye(self.num_tasks, dtype=omega.dtype, device=omega.device)
+        return omega * eye + (1 - omega) / self.num_tasks
+
+    def terms(self) -> list[tuple[Kernel, Tensor]]:
+        return [(self.base_kernel, self.task_covar)]
+
+
+class SumOfSeparableKernel(MultiTaskKernel):
+    r"""A sum of multi-task kernels, :math:`\Gamma(x, x') = \sum_j k_j(x, x') B_j`.
+
+    If the :math:`B_j` commute, the regression solves one scalar problem for each common eigenvector; otherwise it
+    works on the full ``nt x nt`` matrix.
+
+    Args:
+        kernels: Multi-task kernels over the same tasks, such as :class:`ICMKernel`.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import MaternKernel, RBFKernel
+        >>> from mtbo_torch import ICMKernel, SumOfSeparableKernel
+        >>> B1, B2 = torch.eye(2), torch.ones(2, 2)
+        >>> kernel = SumOfSeparableKernel([ICMKernel(RBFKernel(), B1), ICMKernel(MaternKernel(), B2)])
+        >>> kernel(torch.rand(3, 1)).shape
+        torch.Size([6, 6])
+    """
+
+    def __init__(self, kernels: Sequence[MultiTaskKernel], *, active_dims: tuple[int, ...] | None = None) -> None:
+        _require_sequence("kernels", kernels)
+        for index, kernel in enumerate(kernels):
+            if not isinstance(kernel, MultiTaskKernel):
+                raise ValueError(
+                    f"kernels[{index}] should be a multi-task kernel, got {type(kernel).__name__}. "
+                    "Wrap a scalar kernel as ICMKernel(kernel, task_covar)."
+                )
+            if kernel.num_tasks != kernels[0].num_tasks:
+                raise ValueError(
+                    f"kernels should all have the same number of tasks, got {kernels[0].num_tasks} in kernels[0] and "
+                    f"{kernel.num_tasks} in kernels[{index}]. Use task matrices of one size."
+                )
+            if kernel.active_dims is not None:
+                raise ValueError(
+                    f"kernels[{index}] should select its inputs in its base kernel, got active_dims on "
+                    f"{type(kernel).__name__}. Pass active_dims to the base kernel instead."
+                )
+        super().__init__(active_dims=active_dims)
+        self.kernels = torch.nn.ModuleList(kernels)
+        self.num_tasks = kernels[0].num_tasks
+
+    def terms(self) -> list[tuple[Kernel, Tensor]]:
+        return [term for kernel in self.kernels for term in kernel.terms()]  # type: ignore[operator,union-attr]
+
+
+class IndependentKernel(MultiTaskKernel):
+    r"""Tasks that share nothing: :math:`\Gamma(x, x') = diag(k_1(x, x'), \dots, k_n(x, x'))`.
+
+    Args:
+        kernels: One scalar kernel per task. The same object may be repeated; it is then evaluated only once.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import MaternKernel, RBFKernel
+        >>> from mtbo_torch import IndependentKernel
+        >>> IndependentKernel([RBFKernel(), MaternKernel()])(torch.rand(3, 1)).shape
+        torch.Size([6, 6])
+    """
+
+    def __init__(self, kernels: Sequence[Kernel], *, active_dims: tuple[int, ...] | None = None) -> None:
+        _require_sequence("kernels", kernels)
+        for index, kernel in enumerate(kernels):
+            _require_scalar_kernel(f"kernels[{index}]", kernel)
+        super().__init__(active_dims=active_dims)
+        self.kernels = torch.nn.ModuleList(kernels)
+        self.num_tasks = len(kernels)
+        self.register_buffer("_task_selectors", torch.diag_embed(torch.eye(self.num_tasks)), persistent=False)
+
+    def terms(self) -> list[tuple[Kernel, Tensor]]:
+        assert isinstance(self._task_selectors, Tensor)
+        return list(zip(self.kernels, self._task_selectors, strict=True))  # type: ignore[arg-type]
+
+
+def _require_scalar_kernel(name: str, kernel: object) -> None:
+    if not isinstance(kernel, Kernel):
+        raise ValueError(
+            f"{name} should be a gpytorch.kernels.Kernel, got {type(kernel).__name__}. "
+            "Pass for instance gpytorch.kernels.RBFKernel()."
+        )
+    if isinstance(kernel, MultiTaskKernel):
+        raise ValueError(
+            f"{name} should be a scalar kernel, got the multi-task kernel {type(kernel).__name__}. "
+            "Add multi-task kernels with SumOfSeparableKernel([...])."
+        )
+
+
+def _require_sequence(name: str, kernels: object) -> None:
+    if not isinstance(kernels, Sequence) or len(kernels) == 0:
+        raise ValueError(f"{name} should be a non-empty list of kernels, got {kernels!r}. Pass at least one kernel.")
+
+
+def _require_count(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} should be an integer >= 1, got {value!r}. Pass the number of tasks.")
+
+
+__all__ = ["ICMKernel", "IndependentKernel", "MultiTaskKernel", "SumOfSeparableKernel", "TaskSimilarityKernel"]

@@ -1,0 +1,390 @@
+"""BoTorch models around a regression."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import gpytorch
+import torch
+from botorch import settings as botorch_settings
+from botorch.acquisition.objective import PosteriorTransform
+from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
+from botorch.models.model import FantasizeMixin
+from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
+from botorch.posteriors import GPyTorchPosterior, Posterior
+from gpytorch.constraints import GreaterThan, Positive
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+from gpytorch.kernels import Kernel
+from gpytorch.likelihoods import MultitaskGaussianLikelihood
+from gpytorch.means import Mean, MultitaskMean, ZeroMean
+from gpytorch.models import ExactGP
+from linear_operator import to_linear_operator
+from torch import Tensor
+
+from mtbo_torch import regression as reg
+from mtbo_torch.checks import require_data, require_positive, require_same_kind
+from mtbo_torch.kernels import ICMKernel, MultiTaskKernel
+
+MIN_LEARNED_NOISE = 1e-6
+
+
+class ExactMultiTaskGP(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin):
+    r"""Vector-valued kernel ridge regression, or a multi-task GP, as a BoTorch model.
+
+    Its posterior is that of the paper's equations for :math:`\mu_t` and :math:`\Gamma_t`, with all covariances
+    between tasks. For kernels ``k B`` (and sums whose task matrices commute) a fit costs :math:`O(r t^3)` with r the
+    number of distinct non-zero eigenvalues of B, conditioning on a point :math:`O(r t^2)`, and mean and norm at a
+    point :math:`O(t^2)` whatever the number of tasks; other kernels work on the ``nt x nt`` matrix.
+
+    Args:
+        train_X: ``(b) x t x d``; t = 0 gives the prior.
+        train_Y: ``(b) x t x n``.
+        covar_module: The multi-task kernel. By default an :class:`ICMKernel` with an RBF kernel with one lengthscale
+            per input and a full-rank B, all learned.
+        eta: The regulariser, or the noise variance: a number, ``n`` numbers (one for each task), or either with a
+            batch shape, ``(b) x 1`` or ``(b) x n``. It stays fixed. With None the noise is learned.
+        mean_module: The prior mean; zero by default, as in the paper. A GPyTorch mean for one output (used for
+            every task) or a ``MultitaskMean``.
+        likelihood: A ``MultitaskGaussianLikelihood`` of rank 0, in place of `eta`.
+
+    Example:
+        >>> import torch, gpytorch
+        >>> from mtbo_torch import ExactMultiTaskGP, ICMKernel
+        >>> X = torch.linspace(0, 1, 5, dtype=torch.double).unsqueeze(-1)
+        >>> Y = torch.cat([X.sin(), X.cos()], dim=-1)
+        >>> kernel = ICMKernel(gpytorch.kernels.RBFKernel(), torch.eye(2, dtype=torch.double))
+        >>> model = ExactMultiTaskGP(X, Y, covar_module=kernel, eta=0.1)
+        >>> model.mean(X).shape, model.covariance(X).shape, model.covariance_norm(X).shape
+        (torch.Size([5, 2]), torch.Size([5, 2, 2]), torch.Size([5]))
+    """
+
+    _supports_cache_root = False
+
+    def __init__(
+        self,
+        train_X: Tensor,
+        train_Y: Tensor,
+        covar_module: Kernel | None = None,
+        eta: float | Tensor | None = None,
+        mean_module: Mean | None = None,
+        likelihood: MultitaskGaussianLikelihood | None = None,
+    ) -> None:
+        num_tasks = None if covar_module is None else _num_tasks(covar_module, train_X)
+        require_data(train_X, train_Y, num_tasks)
+        batch_shape, num_tasks = train_X.shape[:-2], train_Y.shape[-1]
+        if covar_module is None:
+            base = get_covar_module_with_dim_scaled_prior(ard_num_dims=train_X.shape[-1], batch_shape=batch_shape)
+            covar_module = ICMKernel(base, num_tasks=num_tasks)
+        _require_batch("covar_module", covar_module.batch_shape, batch_shape)
+        if likelihood is None:
+            likelihood = _likelihood(eta, num_tasks, train_X)
+        elif eta is not None:
+            raise ValueError(
+                "eta should not be given together with likelihood, got both. The likelihood has the noise."
+            )
+        else:
+            _require_likelihood(likelihood, num_tasks)
+        super().__init__(train_X, train_Y, likelihood)
+        self.covar_module = covar_module
+        self.mean_module = ZeroMean(batch_shape=batch_shape) if mean_module is None else mean_module
+        self._num_outputs = num_tasks
+        self._input_batch_shape = batch_shape
+        self._aug_batch_shape = torch.Size()
+        self._regression: reg.Regression | None = None
+        self._fitted_with: tuple[Tensor, ...] = ()
+        self.to(train_X)
+
+    @property
+    def regression(self) -> reg.Regression:
+        """The fitted regression. It is fitted anew when a hyper-parameter has changed since."""
+        if botorch_settings.propagate_grads.on():
+            return self._fit(self.covar_module)
+        current = self._hyperparameters()
+        stale = self._regression is None or len(current) != len(self._fitted_with)
+        if stale or not all(map(torch.equal, current, self._fitted_with)):
+            # The regression keeps a copy of the kernel: whatever happens to the model's, its parts fit together.
+            kernel = deepcopy(self.covar_module).requires_grad_(False)
+            with torch.no_grad():
+                self._regression = self._fit(kernel)
+            self._fitted_with = tuple(value.detach().clone() for value in current)
+        assert self._regression is not None
+        return self._regression
+
+    @property
+    def info_gain(self) -> Tensor:
+        r"""``(b)``, the information gain :math:`\frac12 \log\det(I + \eta^{-1} G_t)`."""
+        return self.regression.info_gain
+
+    @property
+    def noise(self) -> Tensor:
+        r"""``(b) x 1`` or ``(b) x n``: :math:`\eta`, the same for all tasks or one for each."""
+        return _noise_of(self.likelihood)
+
+    def mean(self, X: Tensor) -> Tensor:
+        r"""``... x q x n``, the posterior mean :math:`\mu_t(x)` at ``... x q x d`` points."""
+        return self._add_prior_mean(X, self._regression_at(X).mean(X))
+
+    def covariance(self, X: Tensor) -> Tensor:
+        r"""``... x q x n x n``, :math:`\Gamma_t(x, x)` at each of ``... x q x d`` points."""
+        return self._regression_at(X).covariance(X)
+
+    def covariance_norm(self, X: Tensor) -> Tensor:
+        r"""``... x q``, the operator norm :math:`\|\Gamma_t(x, x)\|` at each of ``... x q x d`` points."""
+        return self._regression_at(X).covariance_norm(X)
+
+    def mean_and_norm(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and covariance norm together, sharing the kernel evaluation.
+
+        For use inside acquisition functions: hyper-parameters are taken to be unchanged since the last call of
+        another method, so that nothing here waits for the device.
+        """
+        reusable = self._regression is not None and not botorch_settings.propagate_grads.on()
+        mean, norm = (self._regression if reusable else self.regression).mean_and_norm(X)  # type: ignore[union-attr]
+        return self._add_prior_mean(X, mean), norm
+
+    def posterior(  # type: ignore[override]
+        self,
+        X: Tensor,
+        output_indices: list[int] | None = None,
+        observation_noise: bool | Tensor = False,
+        posterior_transform: PosteriorTransform | None = None,
+    ) -> Posterior:
+        """The joint posterior over ``q`` points and the tasks (see BoTorch's ``Model.posterior``).
+
+        Args:
+            X: ``... x q x d``.
+            output_indices: The tasks to keep; all by default.
+            observation_noise: Whether to add the noise, or the noise variances to add, ``... x q x n``.
+            posterior_transform: Applied to the result.
+        """
+        self.eval()
+        fitted = self._regression_at(X)
+        mean = self._add_prior_mean(X, fitted.mean(X))
+        covariance = fitted.joint_covariance(X)
+        if observation_noise is not False:
+            noise = observation_noise if isinstance(observation_noise, Tensor) else self.noise.unsqueeze(-2)
+            covariance = covariance + torch.diag_embed(noise.expand(mean.shape).flatten(-2))
+        if output_indices is not None:
+            mean, covariance = _select_tasks(mean, covariance, output_indices)
+        posterior: Posterior = GPyTorchPosterior(_normal(mean, covariance))
+        return posterior if posterior_transform is None else posterior_transform(posterior=posterior, X=X)
+
+    def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> ExactMultiTaskGP:
+        """A new model with more data, without factorising anew; this one keeps its answers.
+
+        Args:
+            X: ``... x q x d``.
+            Y: ``... x q x n``. Leading dimensions beyond the model's batch shape give a model of that batch shape.
+        """
+        if kwargs.get("noise") is not None:
+            raise ValueError(
+                "condition_on_observations takes no noise of its own for the new points: "
+                "the model's noise holds for all points. Leave noise out."
+            )
+        batch_shape = torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2], self.batch_shape)
+        X, Y = X.expand(*batch_shape, *X.shape[-2:]), Y.expand(*batch_shape, *Y.shape[-2:])
+        require_data(X, Y, self.num_outputs, names=("X", "Y"))
+        self._require_inputs(X)
+        return self.with_regression(self.regression.expand(batch_shape).append(X, Y - self._prior_mean(X)))
+
+    def with_regression(self, regression: reg.Regression) -> ExactMultiTaskGP:
+        """A copy of this model around a regression that grew out of this model's by appending."""
+        new = deepcopy(self)
+        new.train_inputs = (regression.train_X,)
+        new.train_targets = regression.train_Y + self._prior_mean(regression.train_X)
+        new._input_batch_shape = regression.batch_shape
+        new._regression, new._fitted_with = regression, self._fitted_with
+        return new
+
+    def forward(self, x: Tensor) -> MultitaskMultivariateNormal:
+        """The prior at ``x``, as GPyTorch's marginal likelihood wants it."""
+        return MultitaskMultivariateNormal(self._prior_mean(x), self.covar_module(x))
+
+    def _fit(self, kernel: Kernel) -> reg.Regression:
+        X, Y = self.train_inputs[0], self.train_targets
+        return reg.fit(_as_gamma(kernel, self.num_outputs), self.noise, X, Y - self._prior_mean(X))
+
+    def _regression_at(self, X: Tensor) -> reg.Regression:
+        self._require_inputs(X)
+        return self.regression
+
+    def _require_inputs(self, X: Tensor) -> None:
+        d = self.train_inputs[0].shape[-1]
+        if X.dim() < 2 or X.shape[-1] != d:
+            raise ValueError(
+                f"X should be `... x q x d` with d = {d} (from train_X), got shape {tuple(X.shape)}. "
+                "Pass one row per point and one column per input."
+            )
+        require_same_kind(("train_X", self.train_inputs[0]), ("X", X))
+
+    def _prior_mean(self, X: Tensor) -> Tensor:
+        mean = self.mean_module(X)
+        if not isinstance(self.mean_module, MultitaskMean):
+            mean = mean.unsqueeze(-1)
+        return mean.expand(*mean.shape[:-1], self.num_outputs)
+
+    def _add_prior_mean(self, X: Tensor, mean: Tensor) -> Tensor:
+        return mean if isinstance(self.mean_module, ZeroMean) else mean + self._prior_mean(X)
+
+    def _hyperparameters(self) -> list[Tensor]:
+        modules = (self.covar_module, self.likelihood, self.mean_module)
+        values = [value for module in modules for value in (*module.parameters(), *module.buffers())]
+        return values
+
+    # Caches never outlive what they were computed from.
+
+    def _clear_cache(self) -> None:
+        super()._clear_cache()
+        self._regression = None
+
+    def set_train_data(self, *args: Any, **kwargs: Any) -> None:
+        super().set_train_data(*args, **kwargs)
+        self._regression = None
+
+    def _apply(self, fn: Any, recurse: bool = True) -> ExactMultiTaskGP:  # type: ignore[override]
+        self._regression = None
+        return super()._apply(fn)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_regression": None, "prediction_strategy": None}
+
+
+class _ScalarEvaluator:
+    """A GPyTorch kernel as plain tensors: the regression's view of ``k``."""
+
+    def __init__(self, kernel: Kernel, active_dims: Tensor | None) -> None:
+        self.kernel = kernel
+        self.active_dims = active_dims
+
+    def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
+        with gpytorch.settings.lazily_evaluate_kernels(False):
+            return self.kernel(self._select(X1), self._select(X2)).to_dense()
+
+    def diag(self, X: Tensor) -> Tensor:
+        return self.kernel(self._select(X), diag=True)
+
+    def _select(self, X: Tensor) -> Tensor:
+        return X if self.active_dims is None else X.index_select(-1, self.active_dims)
+
+
+class _MatrixEvaluator:
+    """Any GPyTorch kernel with several outputs per input, as plain tensors: the regression's view of ``Gamma``."""
+
+    def __init__(self, kernel: Kernel, num_tasks: int) -> None:
+        self.kernel = kernel
+        self.num_tasks = num_tasks
+
+    def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
+        with gpytorch.settings.lazily_evaluate_kernels(False):
+            return self.kernel(X1, X2).to_dense()
+
+    def blocks(self, X: Tensor) -> Tensor:
+        # One point per batch entry, with the points in front so that the kernel's own batch shape stays in place.
+        points = X.movedim(-2, 0).unsqueeze(-2)
+        with gpytorch.settings.lazily_evaluate_kernels(False):
+            return self.kernel(points).to_dense().movedim(0, -3)
+
+
+def _as_gamma(kernel: Kernel, num_tasks: int) -> reg.MatrixKernel:
+    if not isinstance(kernel, MultiTaskKernel):
+        return _MatrixEvaluator(kernel, num_tasks)
+    merged: dict[int, tuple[Kernel, Tensor]] = {}
+    for base, task_covar in kernel.terms():  # k B1 + k B2 = k (B1 + B2)
+        known = merged.get(id(base))
+        merged[id(base)] = (base, task_covar if known is None else known[1] + task_covar)
+    evaluators = tuple(_ScalarEvaluator(base, kernel.active_dims) for base, _ in merged.values())
+    return reg.SeparableSum(evaluators, tuple(task_covar for _, task_covar in merged.values()))
+
+
+def _num_tasks(kernel: Kernel, train_X: object) -> int:
+    if not isinstance(kernel, Kernel):
+        raise ValueError(
+            f"covar_module should be a multi-task kernel, got {type(kernel).__name__}. "
+            "Pass for instance ICMKernel(gpytorch.kernels.RBFKernel(), task_covar)."
+        )
+    count = kernel.num_outputs_per_input(train_X, train_X)  # type: ignore[arg-type]
+    if not isinstance(kernel, MultiTaskKernel) and not hasattr(kernel, "num_tasks"):
+        raise ValueError(
+            f"covar_module should be a multi-task kernel, got the scalar kernel {type(kernel).__name__}. "
+            "Wrap it as ICMKernel(kernel, task_covar)."
+        )
+    return count
+
+
+def _noise_of(likelihood: MultitaskGaussianLikelihood) -> Tensor:
+    noise = likelihood.noise if likelihood.has_global_noise else None
+    if likelihood.has_task_noise:
+        task_noise = likelihood.task_noises
+        noise = task_noise if noise is None else noise + task_noise
+    assert noise is not None
+    return noise
+
+
+def _likelihood(eta: float | Tensor | None, num_tasks: int, train_X: Tensor) -> MultitaskGaussianLikelihood:
+    batch_shape = train_X.shape[:-2]
+    if eta is None:
+        constraint = GreaterThan(MIN_LEARNED_NOISE, initial_value=0.1)
+        return MultitaskGaussianLikelihood(
+            num_tasks, batch_shape=batch_shape, noise_constraint=constraint, has_task_noise=False
+        )
+    require_positive("eta", eta, "Pass a positive number, for instance 0.1, or None to learn the noise.")
+    value = torch.as_tensor(eta, dtype=train_X.dtype, device=train_X.device)
+    value = value if value.dim() else value.unsqueeze(-1)
+    if value.shape[-1] not in (1, num_tasks):
+        raise ValueError(
+            f"eta should be a number or have one entry for each of the {num_tasks} tasks, got shape "
+            f"{tuple(value.shape)}. Pass one noise variance per task."
+        )
+    _require_batch("eta", value.shape[:-1], batch_shape)
+    per_task = value.shape[-1] > 1
+    # Without a transform the parameter is eta itself, to the last digit.
+    likelihood = MultitaskGaussianLikelihood(
+        num_tasks,
+        batch_shape=value.shape[:-1],
+        noise_constraint=Positive(transform=None, inv_transform=None),
+        has_global_noise=not per_task,
+        has_task_noise=per_task,
+    ).to(train_X)
+    with torch.no_grad():
+        (likelihood.raw_task_noises if per_task else likelihood.raw_noise).copy_(value)
+    return likelihood.requires_grad_(False)
+
+
+def _require_likelihood(likelihood: object, num_tasks: int) -> None:
+    if not isinstance(likelihood, MultitaskGaussianLikelihood) or likelihood.rank != 0:
+        raise ValueError(
+            f"likelihood should be a MultitaskGaussianLikelihood with rank=0, got {type(likelihood).__name__}. "
+            "Pass eta= for a fixed noise, or leave both out to learn it."
+        )
+    if likelihood.num_tasks != num_tasks:
+        raise ValueError(
+            f"likelihood should be for {num_tasks} tasks (from train_Y), got num_tasks={likelihood.num_tasks}. "
+            f"Build it with num_tasks={num_tasks}."
+        )
+
+
+def _require_batch(name: str, shape: torch.Size, batch_shape: torch.Size) -> None:
+    try:
+        fits = torch.broadcast_shapes(shape, batch_shape) == batch_shape
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{name} should have a batch shape that broadcasts to {tuple(batch_shape)} (from train_X), "
+            f"got {tuple(shape)}. Expand train_X and train_Y to that batch shape."
+        )
+
+
+def _select_tasks(mean: Tensor, covariance: Tensor, tasks: list[int]) -> tuple[Tensor, Tensor]:
+    q, n = mean.shape[-2:]
+    index = torch.tensor(tasks, device=mean.device)
+    flat = (torch.arange(q, device=mean.device).unsqueeze(-1) * n + index % n).flatten()
+    return mean[..., index], covariance[..., flat, :][..., flat]
+
+
+def _normal(mean: Tensor, covariance: Tensor) -> MultivariateNormal:
+    # A LinearOperator: a plain tensor would be factorised at once.
+    if mean.shape[-1] == 1:
+        return MultivariateNormal(mean.squeeze(-1), to_linear_operator(covariance))
+    return MultitaskMultivariateNormal(mean, to_linear_operator(covariance))

@@ -1,0 +1,35 @@
+"""Vector-valued kernel ridge regression in plain torch; :func:`fit` picks the fastest way a kernel allows."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from mtbo_torch.regression.base import Followed, MatrixKernel, Regression, ScalarKernel, SeparableSum
+from mtbo_torch.regression.dense import DenseRegression, operator_norm
+from mtbo_torch.regression.kronecker import KroneckerRegression
+
+
+def fit(gamma: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> Regression:
+    """Fit ``(b) x t x d`` points and ``(b) x t x n`` values with noise ``(b) x 1`` or ``(b) x n``.
+
+    A sum of separable terms whose (whitened) task matrices commute, above all a single term, takes the Kronecker
+    path; everything else the dense one.
+    """
+    if isinstance(gamma, SeparableSum):
+        regression = KroneckerRegression.try_fit(gamma, noise, X, Y)
+        if regression is not None:
+            return regression
+    return DenseRegression.fit(gamma, noise, X, Y)
+
+
+__all__ = [
+    "DenseRegression",
+    "Followed",
+    "KroneckerRegression",
+    "MatrixKernel",
+    "Regression",
+    "ScalarKernel",
+    "SeparableSum",
+    "fit",
+    "operator_norm",
+]

@@ -1,0 +1,115 @@
+"""Any multi-task kernel, on the full ``nt x nt`` matrix: the general path, and the others' oracle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mtbo_torch.regression.base import SINGULAR_REMEDY, Folded, MatrixKernel, Regression
+from mtbo_torch.regression.growing import InverseCholesky
+
+
+@dataclass(frozen=True, eq=False)
+class DenseRegression(Regression):
+    r"""Regression with any :math:`\Gamma`.
+
+    Fitting costs :math:`O(n^3 t^3)`, an append :math:`O(n^3 t^2)`, a point :math:`O(n^3 t^2)`.
+
+    Attributes:
+        kernel: :math:`\Gamma`.
+        factor: ``M`` with :math:`M^T M = (G_t + \eta I)^{-1}`, of ``nt`` rows.
+        dual: ``(b) x nt x 1``, :math:`(G_t + \eta I)^{-1} vec(Y_t)`.
+    """
+
+    kernel: MatrixKernel
+    noise: Tensor
+    train_X: Tensor
+    train_Y: Tensor
+    factor: InverseCholesky
+    dual: Tensor
+
+    @classmethod
+    def fit(cls, kernel: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> DenseRegression:
+        gram = kernel(X, X)
+        gram = gram + torch.diag_embed(_noise_diagonal(noise, X, Y.shape[-1]))
+        factor = InverseCholesky.of(gram, _floor(noise, X), SINGULAR_REMEDY)
+        target = _column(Y)
+        return cls(kernel, noise, X, Y, factor, factor.upper(factor.lower(target.mT)).mT)
+
+    @property
+    def info_gain(self) -> Tensor:
+        noise = _noise_diagonal(self.noise, self.train_X, self.num_tasks)
+        return (self.factor.logdet - noise.log().sum(dim=-1)) / 2
+
+    def append(self, X: Tensor, Y: Tensor) -> DenseRegression:
+        cross = self.kernel(X, self.train_X)
+        corner = self.kernel(X, X) + torch.diag_embed(_noise_diagonal(self.noise, X, self.num_tasks))
+        factor, extension = self.factor.append(cross, corner, _floor(self.noise, X), SINGULAR_REMEDY)
+        residual = extension.corner @ (_column(Y) - cross @ self.dual)
+        grown = torch.nn.functional.pad(self.dual, (0, 0, 0, corner.shape[-1]))
+        return DenseRegression(
+            self.kernel,
+            self.noise,
+            torch.cat([self.train_X, X], dim=-2),
+            torch.cat([self.train_Y, Y], dim=-2),
+            factor,
+            grown + extension.rows.mT @ residual,
+        )
+
+    def expand(self, batch_shape: torch.Size) -> DenseRegression:
+        return DenseRegression(
+            self.kernel,
+            self.noise,
+            self.train_X.expand(*batch_shape, *self.train_X.shape[-2:]),
+            self.train_Y.expand(*batch_shape, *self.train_Y.shape[-2:]),
+            self.factor.expand(batch_shape),
+            self.dual.expand(*batch_shape, *self.dual.shape[-2:]),
+        )
+
+    def mean(self, X: Tensor) -> Tensor:
+        folded = Folded.of(X, self.batch_shape)
+        return folded.unfold(self._mean(self.kernel(folded.points, self.train_X)))
+
+    def covariance(self, X: Tensor) -> Tensor:
+        folded = Folded.of(X, self.batch_shape)
+        return folded.unfold(self._covariance(folded.points, self.kernel(folded.points, self.train_X)))
+
+    def mean_and_norm(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        folded = Folded.of(X, self.batch_shape)
+        cross = self.kernel(folded.points, self.train_X)
+        norm = operator_norm(self._covariance(folded.points, cross))
+        return folded.unfold(self._mean(cross)), folded.unfold(norm)
+
+    def joint_covariance(self, X: Tensor) -> Tensor:
+        X = X.expand(*torch.broadcast_shapes(X.shape[:-2], self.batch_shape), *X.shape[-2:])
+        projected = self.factor.lower(self.kernel(X, self.train_X))
+        return self.kernel(X, X) - projected @ projected.mT
+
+    def _mean(self, cross: Tensor) -> Tensor:
+        return (cross @ self.dual).squeeze(-1).unflatten(-1, (-1, self.num_tasks))
+
+    def _covariance(self, points: Tensor, cross: Tensor) -> Tensor:
+        projected = self.factor.lower(cross).unflatten(-2, (points.shape[-2], self.num_tasks))
+        return self.kernel.blocks(points) - projected @ projected.mT
+
+
+def operator_norm(covariance: Tensor) -> Tensor:
+    """The largest eigenvalue of ``... x n x n`` positive semi-definite matrices, clamped at zero."""
+    if covariance.shape[-1] == 1:
+        return covariance[..., 0, 0].clamp_min(0)
+    return torch.linalg.eigvalsh(covariance)[..., -1].clamp_min(0)
+
+
+def _column(Y: Tensor) -> Tensor:
+    return Y.flatten(-2).unsqueeze(-1)
+
+
+def _noise_diagonal(noise: Tensor, X: Tensor, num_tasks: int) -> Tensor:
+    per_point = noise.unsqueeze(-2).expand(*X.shape[:-1], num_tasks)
+    return per_point.flatten(-2)
+
+
+def _floor(noise: Tensor, X: Tensor) -> Tensor:
+    return noise.amin(dim=-1).expand(X.shape[:-2])

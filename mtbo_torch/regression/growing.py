@@ -1,0 +1,279 @@
+r"""Append-only storage, and the inverse Cholesky factor that lives in it.
+
+Fitted objects are immutable: appending returns a new object. What makes that free is that rows once written never
+change, so an older object simply goes on seeing its own prefix of a shared buffer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+SMALLEST_BLOCK, LARGEST_BLOCK = 16, 256
+
+
+@dataclass
+class _Buffer:
+    """Preallocated rows ``... x capacity x width``, of which the first `used` belong to somebody."""
+
+    tensor: Tensor
+    used: int
+
+
+@dataclass(frozen=True)
+class GrowingRows:
+    """The first `length` rows of a shared buffer; :meth:`extend` appends without copying when nobody else has."""
+
+    _buffer: _Buffer
+    length: int
+
+    @classmethod
+    def allocate(cls, like: Tensor, batch_shape: torch.Size, capacity: int, width: int) -> GrowingRows:
+        return cls(_Buffer(like.new_zeros(*batch_shape, capacity, width), 0), 0)
+
+    @classmethod
+    def of(cls, rows: Tensor) -> GrowingRows:
+        """Wrap existing rows; the buffer is full, so the first append moves it."""
+        return cls(_Buffer(rows, rows.shape[-2]), rows.shape[-2])
+
+    @property
+    def rows(self) -> Tensor:
+        return self._buffer.tensor[..., : self.length, :]
+
+    @property
+    def capacity(self) -> int:
+        return self._buffer.tensor.shape[-2]
+
+    def extend(self, new: Tensor) -> GrowingRows:
+        """Append ``... x q x width`` rows (narrower ones are padded with zeros).
+
+        In place when this object owns the buffer's end and there is room; otherwise into a new buffer, of twice the
+        size if it was full. Rows with a gradient are never written in place.
+        """
+        length = self.length + new.shape[-2]
+        width = self._buffer.tensor.shape[-1]
+        padded = torch.nn.functional.pad(new, (0, width - new.shape[-1]))
+        if padded.requires_grad or self._buffer.tensor.requires_grad:
+            return GrowingRows.of(torch.cat([self.rows, padded], dim=-2))
+        if self._buffer.used != self.length or length > self.capacity:
+            capacity = self.capacity if length <= self.capacity else 2 * length
+            tensor = self.rows.new_zeros(*self.rows.shape[:-2], capacity, width)
+            tensor[..., : self.length, :] = self.rows
+            buffer = _Buffer(tensor, self.length)
+        else:
+            buffer = self._buffer
+        # Writing through .data leaves the version counter alone: graphs that saved the older prefix stay valid.
+        buffer.tensor.data[..., self.length : length, :] = padded
+        buffer.used = length
+        return GrowingRows(buffer, length)
+
+    def expand(self, batch_shape: torch.Size) -> GrowingRows:
+        """The same rows under a larger batch shape, as a view; a later append copies them."""
+        return GrowingRows.of(self.rows.expand(*batch_shape, *self.rows.shape[-2:]))
+
+
+@dataclass(frozen=True)
+class Extension:
+    r"""What one append did to a factor.
+
+    Attributes:
+        rows: ``... x q x (t + q)``, the new rows :math:`[-L_c^{-1} s, L_c^{-1}]` of ``M``.
+        corner: ``... x q x q``, their last block :math:`L_c^{-1}`.
+    """
+
+    rows: Tensor
+    corner: Tensor
+
+
+@dataclass(frozen=True)
+class InverseCholesky:
+    r"""``M = L^{-1}`` for a positive definite ``A = L L^T`` that grows at its lower right corner.
+
+    ``M`` is kept in blocks of rows, each only as wide as its triangle reaches. That halves the work of a product
+    with ``M`` or ``M^T``, so that both together cost about one full product, and an append writes into the last
+    block alone: two triangular products, :math:`O(t^2)`, no factorisation, no copy.
+
+    Attributes:
+        blocks: The rows of ``M``, in order.
+        logdet: ``...``, :math:`\log\det A`.
+        size: The number of rows t.
+    """
+
+    blocks: tuple[GrowingRows, ...]
+    logdet: Tensor
+    size: int
+
+    @classmethod
+    def empty(cls, like: Tensor, batch_shape: torch.Size) -> InverseCholesky:
+        return cls((), like.new_zeros(batch_shape), 0)
+
+    @classmethod
+    def of(cls, matrix: Tensor, floor: Tensor, remedy: str) -> InverseCholesky:
+        """Factorise ``... x t x t`` in :math:`O(t^3)`; `floor` and `remedy` as in :func:`safe_cholesky`."""
+        size = matrix.shape[-1]
+        if size == 0:
+            return cls.empty(matrix, matrix.shape[:-2])
+        chol = safe_cholesky(matrix, floor, remedy)
+        inverse = torch.linalg.solve_triangular(chol, _eye_like(chol), upper=False)
+        blocks = tuple(
+            GrowingRows.of(inverse[..., start : start + LARGEST_BLOCK, : start + LARGEST_BLOCK].contiguous())
+            for start in range(0, size, LARGEST_BLOCK)
+        )
+        return cls(blocks, _logdet(chol), size)
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.logdet.shape
+
+    @property
+    def requires_grad(self) -> bool:
+        return any(block.rows.requires_grad for block in self.blocks)
+
+    def lower(self, vectors: Tensor) -> Tensor:
+        """``M v`` for each row ``v`` of ``... x P x t``, at half the cost of a full product. Differentiable."""
+        if self.requires_grad:
+            return self._lower(vectors)
+        return _LowerProduct.apply(vectors, self)
+
+    def upper(self, vectors: Tensor) -> Tensor:
+        """``M^T w`` for each row ``w`` of ``... x P x t``, at half the cost of a full product. Differentiable."""
+        if self.requires_grad:
+            return self._upper(vectors)
+        return _UpperProduct.apply(vectors, self)
+
+    def append(self, cross: Tensor, corner: Tensor, floor: Tensor, remedy: str) -> tuple[InverseCholesky, Extension]:
+        r"""Border ``A`` with ``q`` rows.
+
+        With :math:`l = M a` for the new rows ``a``, :math:`s = M^T l` and the Cholesky factor :math:`L_c` of the
+        Schur complement, the new rows of ``M`` are :math:`[-L_c^{-1} s, L_c^{-1}]`.
+
+        Args:
+            cross: ``... x q x t``, the new rows of ``A`` left of the corner.
+            corner: ``... x q x q``.
+            floor: ``...``, a known lower bound of the Schur complement's eigenvalues.
+            remedy: What to tell the user if the result is not positive definite.
+        """
+        projected = self.lower(cross)
+        chol = safe_cholesky(corner - projected @ projected.mT, floor, remedy)
+        inverse = torch.linalg.solve_triangular(chol, _eye_like(chol), upper=False)
+        rows = torch.cat([-(inverse @ self.upper(projected)), inverse], dim=-1)
+        grown = InverseCholesky(self._extended_blocks(rows), self.logdet + _logdet(chol), self.size + corner.shape[-1])
+        return grown, Extension(rows, inverse)
+
+    def expand(self, batch_shape: torch.Size) -> InverseCholesky:
+        """The same factor under a larger batch shape, as views."""
+        blocks = tuple(block.expand(batch_shape) for block in self.blocks)
+        return InverseCholesky(blocks, self.logdet.expand(batch_shape), self.size)
+
+    def select(self, group: int) -> InverseCholesky:
+        """The factor of one entry of the last batch dimension, kept as a dimension of size one."""
+        blocks = tuple(GrowingRows.of(block.rows[..., group : group + 1, :, :]) for block in self.blocks)
+        return InverseCholesky(blocks, self.logdet[..., group : group + 1], self.size)
+
+    def _extended_blocks(self, rows: Tensor) -> tuple[GrowingRows, ...]:
+        blocks = list(self.blocks)
+        start = self.size
+        while rows.shape[-2]:
+            if not blocks or blocks[-1].length == self._target_length(blocks[-1], start):
+                height = min(max(start, SMALLEST_BLOCK), LARGEST_BLOCK)
+                blocks.append(GrowingRows.allocate(rows, rows.shape[:-2], height, start + height))
+            room = self._target_length(blocks[-1], start) - blocks[-1].length
+            now, rows = rows[..., :room, :], rows[..., room:, :]
+            start += now.shape[-2]
+            blocks[-1] = blocks[-1].extend(now[..., : blocks[-1].rows.shape[-1]])
+        return tuple(blocks)
+
+    @staticmethod
+    def _target_length(block: GrowingRows, start: int) -> int:
+        """How many rows the block that ends at row `start` may hold before its triangle is wider than it is."""
+        return block.rows.shape[-1] - (start - block.length)
+
+    def _pieces(self) -> list[tuple[int, int, Tensor]]:
+        pieces, start = [], 0
+        for block in self.blocks:
+            stop = start + block.length
+            pieces.append((start, stop, block.rows[..., :stop]))
+            start = stop
+        return pieces
+
+    def _lower(self, vectors: Tensor) -> Tensor:
+        products = [vectors[..., :stop] @ rows.mT for _, stop, rows in self._pieces()]
+        return torch.cat(products, dim=-1) if products else _no_columns(vectors, self.batch_shape)
+
+    def _upper(self, vectors: Tensor) -> Tensor:
+        pieces = self._pieces()
+        if not pieces:
+            return _no_columns(vectors, self.batch_shape)
+        # From the last block, which is as wide as the result, to the narrowest.
+        start, stop, rows = pieces[-1]
+        total = vectors[..., start:stop] @ rows
+        for start, stop, rows in reversed(pieces[:-1]):
+            total[..., :stop] += vectors[..., start:stop] @ rows
+        return total
+
+
+class _LowerProduct(torch.autograd.Function):
+    """``M v``, with ``M^T g`` as its gradient; `M` is a constant and is not saved as a graph tensor."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, vectors: Tensor, factor: InverseCholesky) -> Tensor:
+        ctx.factor, ctx.shape = factor, vectors.shape  # type: ignore[attr-defined]
+        return factor._lower(vectors)
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, *grads: Tensor) -> tuple[Tensor, None]:
+        return _UpperProduct.apply(grads[0], ctx.factor).sum_to_size(ctx.shape), None  # type: ignore[attr-defined]
+
+
+class _UpperProduct(torch.autograd.Function):
+    """``M^T w``, with ``M g`` as its gradient."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, vectors: Tensor, factor: InverseCholesky) -> Tensor:
+        ctx.factor, ctx.shape = factor, vectors.shape  # type: ignore[attr-defined]
+        return factor._upper(vectors)
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, *grads: Tensor) -> tuple[Tensor, None]:
+        return _LowerProduct.apply(grads[0], ctx.factor).sum_to_size(ctx.shape), None  # type: ignore[attr-defined]
+
+
+def safe_cholesky(matrix: Tensor, floor: Tensor, remedy: str) -> Tensor:
+    r"""Cholesky factor of a matrix whose eigenvalues are known to be at least `floor`.
+
+    Rounding can hide that: a Gram matrix with duplicated points plus a tiny shift may fail to factorise. Then the
+    diagonal is raised by a few units in the last place of the largest entry, a hundredfold more at each of three
+    attempts. A single row needs no attempt: its value is clamped at the floor.
+
+    Args:
+        matrix: ``... x q x q``, symmetric.
+        floor: ``...``, positive.
+        remedy: The sentence that ends the error message.
+    """
+    if matrix.shape[-1] == 1:
+        return torch.maximum(matrix, floor[..., None, None]).sqrt()
+    chol, info = torch.linalg.cholesky_ex(matrix)
+    if not info.any():
+        return chol
+    unit = matrix.diagonal(dim1=-2, dim2=-1).amax(dim=-1) * matrix.shape[-1] * torch.finfo(matrix.dtype).eps
+    jitter = torch.zeros_like(unit)
+    for factor in (1.0, 100.0, 10_000.0):
+        jitter = torch.where(info > 0, factor * unit, jitter)
+        chol, info = torch.linalg.cholesky_ex(matrix + torch.diag_embed(jitter[..., None].expand(matrix.shape[:-1])))
+        if not info.any():
+            return chol
+    raise ValueError(f"The regularised kernel matrix is not positive definite in {matrix.dtype}. {remedy}")
+
+
+def _eye_like(matrix: Tensor) -> Tensor:
+    return torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device).expand_as(matrix)
+
+
+def _logdet(chol: Tensor) -> Tensor:
+    return 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+
+
+def _no_columns(vectors: Tensor, batch_shape: torch.Size) -> Tensor:
+    return vectors.new_zeros(*torch.broadcast_shapes(vectors.shape[:-2], batch_shape), *vectors.shape[-2:])

@@ -1,0 +1,55 @@
+r"""The common eigenvectors of the task matrices: what turns a matrix-valued problem into a few scalar ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    r"""A joint diagonalisation :math:`B_j = \sum_g \xi_{jg} U_g U_g^T` of whitened, commuting task matrices.
+
+    Directions with the same eigenvalues in every matrix form one group, and those with zero eigenvalues are left out:
+    what is fitted costs one scalar problem for each group.
+
+    Attributes:
+        eigvals: ``(b) x J x r``, :math:`\xi_{jg}` for matrix j and group g, in descending order of their sum over j.
+        bases: ``(b) x r x n x m``, the orthonormal columns :math:`U_g`, padded with zero columns to a common m.
+        multiplicities: The number of columns of each group.
+    """
+
+    eigvals: Tensor
+    bases: Tensor
+    multiplicities: tuple[int, ...]
+
+    @classmethod
+    def of(cls, task_covars: Tensor) -> Spectrum | None:
+        """Diagonalise ``(b) x J x n x n`` matrices together; None if they do not commute."""
+        n = task_covars.shape[-1]
+        scale = torch.linalg.matrix_norm(task_covars, keepdim=True).clamp_min(torch.finfo(task_covars.dtype).tiny)
+        # A generic combination has the common eigenvectors and tells apart all groups of directions.
+        mixing = torch.sqrt(torch.arange(2.0, task_covars.shape[-3] + 2).to(task_covars))[:, None, None]
+        vectors = torch.linalg.eigh((mixing * task_covars / scale).sum(dim=-3)).eigenvectors.flip(-1)
+        rotated = vectors.mT.unsqueeze(-3) @ task_covars @ vectors.unsqueeze(-3)
+        values = rotated.diagonal(dim1=-2, dim2=-1)
+        slack = scale.squeeze(-1) * n * 10 * torch.finfo(values.dtype).eps
+        if ((rotated - torch.diag_embed(values)).abs() > slack.unsqueeze(-1)).any():
+            return None
+        return cls._grouped(values.clamp_min(0), vectors, slack)
+
+    @classmethod
+    def _grouped(cls, values: Tensor, vectors: Tensor, slack: Tensor) -> Spectrum:
+        """Join neighbours with equal eigenvalues and drop the directions whose eigenvalues are all zero."""
+        n = values.shape[-1]
+        same = (values.diff(dim=-1).abs() <= slack).flatten(end_dim=-2).all(dim=0).tolist()
+        starts = [0] + [i + 1 for i in range(n - 1) if not same[i]]
+        stops = [*starts[1:], n]
+        is_zero = (values <= slack / 10).flatten(end_dim=-2).all(dim=0).tolist()
+        groups = [(a, b) for a, b in zip(starts, stops, strict=True) if not all(is_zero[a:b])] or [(0, n)]
+        widest = max(b - a for a, b in groups)
+        bases = [torch.nn.functional.pad(vectors[..., a:b], (0, widest - (b - a))) for a, b in groups]
+        eigvals = [values[..., a:b].mean(dim=-1) for a, b in groups]
+        return cls(torch.stack(eigvals, dim=-1), torch.stack(bases, dim=-3), tuple(b - a for a, b in groups))
