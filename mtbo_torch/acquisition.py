@@ -63,6 +63,7 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
     """
 
     radius: Tensor
+    X_pending: Tensor | None
 
     def __init__(
         self,
@@ -90,7 +91,6 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
         self._hallucinated: ExactMultiTaskGP | None = None
         if isinstance(model, ExactMultiTaskGP):
             model.regression  # noqa: B018 - fitted here, so that no call below has to compare hyper-parameters
-        self.X_pending = None
         self.set_X_pending(X_pending)
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 
-def require_tensor(name: str, value: object, remedy: str) -> None:
-    """Refuse anything that is not a floating-point tensor."""
+def require_tensor(name: str, value: object, remedy: str) -> Tensor:
+    """Refuse anything that is not a floating-point tensor; return it."""
     if not isinstance(value, Tensor):
         raise ValueError(f"{name} should be a torch.Tensor, got {type(value).__name__}. {remedy}")
     if not value.is_floating_point():
         raise ValueError(f"{name} should have a floating-point dtype, got {value.dtype}. Use {name}.double().")
+    return value
 
 
 def require_finite(name: str, value: Tensor) -> None:
@@ -45,8 +46,7 @@ def require_probability(name: str, value: float, remedy: str) -> None:
 
 def require_task_covar(name: str, value: object) -> None:
     """Refuse anything that is not a stack of symmetric positive semi-definite matrices."""
-    require_tensor(name, value, "Pass an n x n matrix of task covariances.")
-    assert isinstance(value, Tensor)
+    value = require_tensor(name, value, "Pass an n x n matrix of task covariances.")
     if value.dim() < 2 or value.shape[-1] != value.shape[-2] or value.shape[-1] == 0:
         raise ValueError(
             f"{name} should be `n x n` (or `... x n x n`), got shape {tuple(value.shape)}. "
@@ -73,8 +73,7 @@ def require_task_covar(name: str, value: object) -> None:
 
 def require_bounds(bounds: object) -> None:
     """Refuse bounds that are not ``2 x d`` with lower below upper."""
-    require_tensor("bounds", bounds, "Pass torch.stack([lower, upper]).")
-    assert isinstance(bounds, Tensor)
+    bounds = require_tensor("bounds", bounds, "Pass torch.stack([lower, upper]).")
     if bounds.dim() != 2 or bounds.shape[0] != 2 or bounds.shape[1] == 0:
         raise ValueError(
             f"bounds should be `2 x d` (a row of lower and a row of upper limits), got shape {tuple(bounds.shape)}. "
@@ -91,8 +90,7 @@ def require_bounds(bounds: object) -> None:
 
 def require_choices(choices: object) -> None:
     """Refuse choices that are not a non-empty finite ``N x d`` tensor."""
-    require_tensor("choices", choices, "Pass one row per point that may be chosen.")
-    assert isinstance(choices, Tensor)
+    choices = require_tensor("choices", choices, "Pass one row per point that may be chosen.")
     if choices.dim() != 2 or 0 in choices.shape:
         raise ValueError(
             f"choices should be `N x d` with at least one row, got shape {tuple(choices.shape)}. "
@@ -115,9 +113,8 @@ def require_same_kind(reference: tuple[str, Tensor], *others: tuple[str, Tensor]
 def require_data(X: object, Y: object, num_tasks: int | None, names: Sequence[str] = ("train_X", "train_Y")) -> None:
     """Refuse observations that are not ``(b) x t x d`` and ``(b) x t x n``, finite and of one kind."""
     x_name, y_name = names
-    require_tensor(x_name, X, "Pass one row per point.")
-    require_tensor(y_name, Y, "Pass one row per point and one column per task.")
-    assert isinstance(X, Tensor) and isinstance(Y, Tensor)
+    X = require_tensor(x_name, X, "Pass one row per point.")
+    Y = require_tensor(y_name, Y, "Pass one row per point and one column per task.")
     if X.dim() < 2 or X.shape[-1] == 0:
         raise ValueError(
             f"{x_name} should be `(b) x t x d` with d >= 1, got shape {tuple(X.shape)}. Use unsqueeze(-1) for d = 1."

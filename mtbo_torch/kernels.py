@@ -10,7 +10,10 @@ Matrices are point-major: entry ``(i n + a, j n + b)`` is the covariance of task
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import add
+from typing import Any
 
 import torch
 from gpytorch.kernels import Kernel
@@ -42,12 +45,8 @@ class MultiTaskKernel(Kernel):
                 "Give it to the base kernel, for instance through an additive base kernel."
             )
         if diag:
-            return sum(_kron_diag(k(x1, x2, diag=True, **params), B) for k, B in self.terms())  # type: ignore[return-value]
-        operators = [_kron(k(x1, x2, **params), B) for k, B in self.terms()]
-        total = operators[0]
-        for operator in operators[1:]:
-            total = total + operator
-        return total
+            return reduce(add, [_kron_diag(k(x1, x2, diag=True, **params), B) for k, B in self.terms()])
+        return reduce(add, [_kron(k(x1, x2, **params), B) for k, B in self.terms()])
 
 
 def _kron(covar: LinearOperator, task_covar: Tensor) -> KroneckerProductLinearOperator:
@@ -183,7 +182,6 @@ class TaskSimilarityKernel(MultiTaskKernel):
     @property
     def task_covar(self) -> Tensor:
         """``B``, of shape ``(b) x n x n``."""
-        assert isinstance(self.omega, Tensor)
         omega = self.omega[..., None, None]
         eye = torch.eye(self.num_tasks, dtype=omega.dtype, device=omega.device)
         return omega * eye + (1 - omega) / self.num_tasks
@@ -234,7 +232,8 @@ class SumOfSeparableKernel(MultiTaskKernel):
         self.num_tasks = kernels[0].num_tasks
 
     def terms(self) -> list[tuple[Kernel, Tensor]]:
-        return [term for kernel in self.kernels for term in kernel.terms()]  # type: ignore[operator,union-attr]
+        kernels: Iterable[Any] = self.kernels
+        return [term for kernel in kernels for term in kernel.terms()]
 
 
 class IndependentKernel(MultiTaskKernel):
@@ -261,8 +260,7 @@ class IndependentKernel(MultiTaskKernel):
         self.register_buffer("_task_selectors", torch.diag_embed(torch.eye(self.num_tasks)), persistent=False)
 
     def terms(self) -> list[tuple[Kernel, Tensor]]:
-        assert isinstance(self._task_selectors, Tensor)
-        return list(zip(self.kernels, self._task_selectors, strict=True))  # type: ignore[arg-type]
+        return list(zip(self.kernels, self._task_selectors, strict=True))
 
 
 def _require_scalar_kernel(name: str, kernel: object) -> None:

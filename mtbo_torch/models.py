@@ -139,11 +139,11 @@ class ExactMultiTaskGP(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin)
         For use inside acquisition functions: hyper-parameters are taken to be unchanged since the last call of
         another method, so that nothing here waits for the device.
         """
-        reusable = self._regression is not None and not botorch_settings.propagate_grads.on()
-        mean, norm = (self._regression if reusable else self.regression).mean_and_norm(X)  # type: ignore[union-attr]
+        fitted = None if botorch_settings.propagate_grads.on() else self._regression
+        mean, norm = (fitted or self.regression).mean_and_norm(X)
         return self._add_prior_mean(X, mean), norm
 
-    def posterior(  # type: ignore[override]
+    def posterior(
         self,
         X: Tensor,
         output_indices: list[int] | None = None,
@@ -229,8 +229,7 @@ class ExactMultiTaskGP(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin)
 
     def _hyperparameters(self) -> list[Tensor]:
         modules = (self.covar_module, self.likelihood, self.mean_module)
-        values = [value for module in modules for value in (*module.parameters(), *module.buffers())]
-        return values
+        return [value for module in modules for value in (*module.parameters(), *module.buffers())]
 
     # Caches never outlive what they were computed from.
 
@@ -242,7 +241,7 @@ class ExactMultiTaskGP(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin)
         super().set_train_data(*args, **kwargs)
         self._regression = None
 
-    def _apply(self, fn: Any, recurse: bool = True) -> ExactMultiTaskGP:  # type: ignore[override]
+    def _apply(self, fn: Any, recurse: bool = True) -> ExactMultiTaskGP:
         self._regression = None
         return super()._apply(fn)
 
@@ -303,7 +302,7 @@ def _num_tasks(kernel: Kernel, train_X: object) -> int:
             f"covar_module should be a multi-task kernel, got {type(kernel).__name__}. "
             "Pass for instance ICMKernel(gpytorch.kernels.RBFKernel(), task_covar)."
         )
-    count = kernel.num_outputs_per_input(train_X, train_X)  # type: ignore[arg-type]
+    count = kernel.num_outputs_per_input(train_X, train_X)
     if not isinstance(kernel, MultiTaskKernel) and not hasattr(kernel, "num_tasks"):
         raise ValueError(
             f"covar_module should be a multi-task kernel, got the scalar kernel {type(kernel).__name__}. "

@@ -249,8 +249,7 @@ def _positive_uniform(
 
 
 def _require_weights(weights: object) -> None:
-    require_tensor("weights", weights, "Pass one non-negative number per task.")
-    assert isinstance(weights, Tensor)
+    weights = require_tensor("weights", weights, "Pass one non-negative number per task.")
     if weights.dim() == 0 or weights.shape[-1] == 0:
         raise ValueError(
             f"weights should be `n` or `(b) x n`, got shape {tuple(weights.shape)}. Pass one number per task."

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Protocol, Self
 
 import torch
@@ -58,8 +59,9 @@ class SeparableSum:
         )
 
 
-def sum_all(tensors: object) -> Tensor:
-    return sum(tensors)  # type: ignore[call-overload,no-any-return]
+def sum_all(tensors: Iterable[Tensor]) -> Tensor:
+    """The sum of at least one tensor."""
+    return reduce(torch.add, tensors)
 
 
 def kron(K: Tensor, B: Tensor) -> Tensor:

@@ -6,12 +6,15 @@ change, so an older object simply goes on seeing its own prefix of a shared buff
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 SMALLEST_BLOCK, LARGEST_BLOCK = 16, 256
+# The explicit inverse pays off when a product is bound by arithmetic, and is used only where rounding allows.
+MANY_ROWS, LARGEST_ROUNDING = 64, 1e-9
 
 
 @dataclass
@@ -87,41 +90,48 @@ class Extension:
     corner: Tensor
 
 
+@dataclass
+class _KnownInverse:
+    """``A^{-1}`` of the first rows of a factor, once somebody has needed it."""
+
+    tensor: Tensor | None = None
+
+
 @dataclass(frozen=True)
 class InverseCholesky:
     r"""``M = L^{-1}`` for a positive definite ``A = L L^T`` that grows at its lower right corner.
 
     ``M`` is kept in blocks of rows, each only as wide as its triangle reaches. That halves the work of a product
-    with ``M`` or ``M^T``, so that both together cost about one full product, and an append writes into the last
-    block alone: two triangular products, :math:`O(t^2)`, no factorisation, no copy.
+    with ``M`` or ``M^T``, and an append writes into the last block alone: two triangular products, :math:`O(t^2)`, no
+    factorisation, no copy.
 
     Attributes:
         blocks: The rows of ``M``, in order.
         logdet: ``...``, :math:`\log\det A`.
         size: The number of rows t.
+        smallest: A lower bound of the eigenvalues of ``A``.
     """
 
     blocks: tuple[GrowingRows, ...]
     logdet: Tensor
     size: int
-
-    @classmethod
-    def empty(cls, like: Tensor, batch_shape: torch.Size) -> InverseCholesky:
-        return cls((), like.new_zeros(batch_shape), 0)
+    smallest: float
+    _known: _KnownInverse = field(default_factory=_KnownInverse)
+    _known_of_leading: _KnownInverse = field(default_factory=_KnownInverse)
 
     @classmethod
     def of(cls, matrix: Tensor, floor: Tensor, remedy: str) -> InverseCholesky:
         """Factorise ``... x t x t`` in :math:`O(t^3)`; `floor` and `remedy` as in :func:`safe_cholesky`."""
-        size = matrix.shape[-1]
+        size, smallest = matrix.shape[-1], floor.min().item()
         if size == 0:
-            return cls.empty(matrix, matrix.shape[:-2])
+            return cls((), matrix.new_zeros(matrix.shape[:-2]), 0, smallest)
         chol = safe_cholesky(matrix, floor, remedy)
         inverse = torch.linalg.solve_triangular(chol, _eye_like(chol), upper=False)
         blocks = tuple(
             GrowingRows.of(inverse[..., start : start + LARGEST_BLOCK, : start + LARGEST_BLOCK].contiguous())
             for start in range(0, size, LARGEST_BLOCK)
         )
-        return cls(blocks, _logdet(chol), size)
+        return cls(blocks, _logdet(chol), size, smallest)
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -143,6 +153,38 @@ class InverseCholesky:
             return self._upper(vectors)
         return _UpperProduct.apply(vectors, self)
 
+    def quadratic(self, vectors: Tensor) -> Tensor:
+        r"""``... x P``, :math:`v^T A^{-1} v` for each row ``v`` of ``... x P x t``.
+
+        Without a gradient this is :math:`\|M v\|^2`, half a product. With one, many rows at once go through
+        :math:`A^{-1} v`, which is half the gradient as well, so that value and gradient cost one product; few rows,
+        or an ``A`` too ill-conditioned for its inverse to be used, take ``M`` and then ``M^T``.
+        """
+        if self.requires_grad:
+            projected = self._lower(vectors)
+            return _row_dot(projected, projected)
+        return _QuadraticForm.apply(vectors, self)
+
+    def inverse(self) -> Tensor:
+        """``... x t x t``, ``A^{-1}``; once known, a new row costs :math:`O(t^2)`."""
+        known = self._known.tensor
+        if known is not None and known.shape[-1] == self.size:
+            return known
+        done = 0 if known is None else known.shape[-1]
+        result = self.logdet.new_zeros(*self.batch_shape, self.size, self.size)
+        if known is not None:
+            result[..., :done, :done] = known
+        for start, stop, rows in self._pieces():
+            new = rows[..., max(done - start, 0) :, :]
+            result[..., :stop, :stop] += new.mT @ new
+        self._known.tensor = result
+        return result
+
+    def prefers_inverse(self, num_vectors: int) -> bool:
+        """Whether a value with its gradient at this many rows should go through the inverse."""
+        rounding = torch.finfo(self.logdet.dtype).eps * self.size / self.smallest
+        return num_vectors >= MANY_ROWS and rounding <= LARGEST_ROUNDING
+
     def append(self, cross: Tensor, corner: Tensor, floor: Tensor, remedy: str) -> tuple[InverseCholesky, Extension]:
         r"""Border ``A`` with ``q`` rows.
 
@@ -159,18 +201,25 @@ class InverseCholesky:
         chol = safe_cholesky(corner - projected @ projected.mT, floor, remedy)
         inverse = torch.linalg.solve_triangular(chol, _eye_like(chol), upper=False)
         rows = torch.cat([-(inverse @ self.upper(projected)), inverse], dim=-1)
-        grown = InverseCholesky(self._extended_blocks(rows), self.logdet + _logdet(chol), self.size + corner.shape[-1])
+        grown = InverseCholesky(
+            self._extended_blocks(rows),
+            self.logdet + _logdet(chol),
+            self.size + corner.shape[-1],
+            self.smallest,
+            _KnownInverse(self._known.tensor),
+            _KnownInverse(self._known_of_leading.tensor),
+        )
         return grown, Extension(rows, inverse)
 
     def expand(self, batch_shape: torch.Size) -> InverseCholesky:
         """The same factor under a larger batch shape, as views."""
         blocks = tuple(block.expand(batch_shape) for block in self.blocks)
-        return InverseCholesky(blocks, self.logdet.expand(batch_shape), self.size)
+        return InverseCholesky(blocks, self.logdet.expand(batch_shape), self.size, self.smallest)
 
-    def select(self, group: int) -> InverseCholesky:
-        """The factor of one entry of the last batch dimension, kept as a dimension of size one."""
-        blocks = tuple(GrowingRows.of(block.rows[..., group : group + 1, :, :]) for block in self.blocks)
-        return InverseCholesky(blocks, self.logdet[..., group : group + 1], self.size)
+    def leading(self) -> InverseCholesky:
+        """The factor of the first entry of the last batch dimension, kept as a dimension of size one."""
+        blocks = tuple(GrowingRows.of(block.rows[..., :1, :, :]) for block in self.blocks)
+        return InverseCholesky(blocks, self.logdet[..., :1], self.size, self.smallest, self._known_of_leading)
 
     def _extended_blocks(self, rows: Tensor) -> tuple[GrowingRows, ...]:
         blocks = list(self.blocks)
@@ -218,26 +267,50 @@ class _LowerProduct(torch.autograd.Function):
     """``M v``, with ``M^T g`` as its gradient; `M` is a constant and is not saved as a graph tensor."""
 
     @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, vectors: Tensor, factor: InverseCholesky) -> Tensor:
-        ctx.factor, ctx.shape = factor, vectors.shape  # type: ignore[attr-defined]
+    def forward(ctx: Any, vectors: Tensor, factor: InverseCholesky) -> Tensor:
+        ctx.factor, ctx.shape = factor, vectors.shape
         return factor._lower(vectors)
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, *grads: Tensor) -> tuple[Tensor, None]:
-        return _UpperProduct.apply(grads[0], ctx.factor).sum_to_size(ctx.shape), None  # type: ignore[attr-defined]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return _UpperProduct.apply(grads[0], ctx.factor).sum_to_size(ctx.shape), None
 
 
 class _UpperProduct(torch.autograd.Function):
     """``M^T w``, with ``M g`` as its gradient."""
 
     @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, vectors: Tensor, factor: InverseCholesky) -> Tensor:
-        ctx.factor, ctx.shape = factor, vectors.shape  # type: ignore[attr-defined]
+    def forward(ctx: Any, vectors: Tensor, factor: InverseCholesky) -> Tensor:
+        ctx.factor, ctx.shape = factor, vectors.shape
         return factor._upper(vectors)
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, *grads: Tensor) -> tuple[Tensor, None]:
-        return _LowerProduct.apply(grads[0], ctx.factor).sum_to_size(ctx.shape), None  # type: ignore[attr-defined]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return _LowerProduct.apply(grads[0], ctx.factor).sum_to_size(ctx.shape), None
+
+
+class _QuadraticForm(torch.autograd.Function):
+    """``v^T A^{-1} v``, with ``2 A^{-1} v`` as its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor, factor: InverseCholesky) -> Tensor:
+        ctx.factor = factor
+        ctx.save_for_backward(vectors)
+        ctx.through_inverse = ctx.needs_input_grad[0] and factor.prefers_inverse(vectors.shape[-2])
+        if ctx.through_inverse:
+            ctx.product = vectors @ factor.inverse()
+            return _row_dot(vectors.expand_as(ctx.product), ctx.product)
+        ctx.product = factor._lower(vectors)
+        return _row_dot(ctx.product, ctx.product)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (vectors,) = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the gradient itself is to be differentiated
+            solved = ctx.factor.upper(ctx.factor.lower(vectors))
+        else:
+            solved = ctx.product if ctx.through_inverse else ctx.factor._upper(ctx.product)
+        return (solved * (2 * grads[0]).unsqueeze(-1)).sum_to_size(vectors.shape), None
 
 
 def safe_cholesky(matrix: Tensor, floor: Tensor, remedy: str) -> Tensor:
@@ -265,6 +338,10 @@ def safe_cholesky(matrix: Tensor, floor: Tensor, remedy: str) -> Tensor:
         if not info.any():
             return chol
     raise ValueError(f"The regularised kernel matrix is not positive definite in {matrix.dtype}. {remedy}")
+
+
+def _row_dot(a: Tensor, b: Tensor) -> Tensor:
+    return torch.einsum("...i,...i->...", a, b)
 
 
 def _eye_like(matrix: Tensor) -> Tensor:

@@ -197,11 +197,10 @@ class KroneckerRegression(Regression):
     def _variances(self, points: Tensor, cross: Tensor, factor: InverseCholesky) -> Tensor:
         """``(b) x r x P``, the whitened variances v_g (or v_1 alone, for the factor of the first group)."""
         eigvals = self.kernel.eigvals[..., : factor.batch_shape[-1], None]
-        explained = factor.lower(cross).square().sum(dim=-1)
-        return (eigvals * (self.kernel.diag(points) - explained)).clamp_min(0)
+        return (eigvals * (self.kernel.diag(points) - factor.quadratic(cross))).clamp_min(0)
 
     def _norm(self, points: Tensor, cross: Tensor) -> Tensor:
-        factor = self.factor.select(0) if self._norm_needs_one_group else self.factor
+        factor = self.factor.leading() if self._norm_needs_one_group else self.factor
         return self._norm_of(self._variances(points, cross, factor))
 
     def _norm_of(self, variances: Tensor) -> Tensor:

@@ -110,7 +110,8 @@ class MTKB:
         self._generator = torch.Generator().manual_seed(seed)
         self._batch_sizes: list[int] = []
         self._asked_weights: Tensor | None = None
-        self._begin(prior)
+        self._prior = prior
+        self._state = self._start(prior)
 
     @property
     def train_X(self) -> Tensor:
@@ -229,24 +230,21 @@ class MTKB:
     def _regression(self) -> Regression:
         return self._state.regression if isinstance(self._state, Followed) else self._state
 
-    def _begin(self, prior: ExactMultiTaskGP) -> None:
-        self._prior = prior
-        self._state = self._start(prior)
-
     def _start(self, prior: ExactMultiTaskGP) -> Followed | Regression:
         return prior.regression if self.choices is None else prior.regression.follow(self.choices)
 
     def _search_choices(self, scalarizations: list[Scalarization], radius: Tensor) -> Tensor:
-        assert self.choices is not None and isinstance(self._state, Followed)
-        followed, points = self._state, []
+        assert self.choices is not None
+        assert isinstance(self._state, Followed)
+        followed, chosen = self._state, []
         with torch.no_grad():
             for scalarization in scalarizations:
-                if points:
-                    followed = followed.append(points[-1], mean[index])
                 mean, norm = followed.mean_and_norm()
                 index = self._argmax(scalarized_ucb(mean, norm, scalarization, radius))
-                points.append(self.choices[index])
-        return torch.cat(points)
+                chosen.append(self.choices[index])
+                if len(chosen) < len(scalarizations):
+                    followed = followed.append(chosen[-1], mean[index])
+        return torch.cat(chosen)
 
     def _argmax(self, values: Tensor) -> Tensor:
         """One of the maximisers, at random: before the first observation every choice is one."""
@@ -286,7 +284,7 @@ class MTKB:
             )
         if x.dtype != self._space.dtype or x.device != self._space.device:
             raise ValueError(
-                f"x should have the dtype and device of the search space ({self._space.dtype} on {self._space.device}), "
+                f"x should have the dtype and device of the search space ({self._space.dtype}, {self._space.device}), "
                 f"got {x.dtype} on {x.device}. Use x.to(bounds) or x.to(choices)."
             )
         return x.detach(), y.detach()
@@ -316,5 +314,5 @@ def _prior(kernel: Kernel, eta: float, space: Tensor) -> ExactMultiTaskGP:
             "Pass for instance TaskSimilarityKernel(gpytorch.kernels.RBFKernel(), num_tasks=2, omega=0.5)."
         )
     no_X = space.new_empty(0, space.shape[-1])
-    no_Y = space.new_empty(0, int(kernel.num_tasks))  # type: ignore[arg-type]
+    no_Y = space.new_empty(0, int(kernel.num_tasks))
     return ExactMultiTaskGP(no_X, no_Y, covar_module=deepcopy(kernel), eta=eta)
