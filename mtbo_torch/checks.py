@@ -88,15 +88,14 @@ def require_bounds(bounds: object) -> None:
         )
 
 
-def require_choices(choices: object) -> None:
-    """Refuse choices that are not a non-empty finite ``N x d`` tensor."""
-    choices = require_tensor("choices", choices, "Pass one row per point that may be chosen.")
+def require_choices(name: str, choices: object) -> None:
+    """Refuse points that are not a non-empty finite ``N x d`` tensor."""
+    choices = require_tensor(name, choices, "Pass one row per point.")
     if choices.dim() != 2 or 0 in choices.shape:
         raise ValueError(
-            f"choices should be `N x d` with at least one row, got shape {tuple(choices.shape)}. "
-            "Pass one row per point that may be chosen."
+            f"{name} should be `N x d` with at least one row, got shape {tuple(choices.shape)}. Pass one row per point."
         )
-    require_finite("choices", choices)
+    require_finite(name, choices)
 
 
 def require_same_kind(reference: tuple[str, Tensor], *others: tuple[str, Tensor]) -> None:

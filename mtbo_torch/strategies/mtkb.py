@@ -86,7 +86,7 @@ class MTKB:
         if bounds is not None:
             require_bounds(bounds)
         else:
-            require_choices(choices)
+            require_choices("choices", choices)
         require_positive("norm_bound", norm_bound, "Pass a bound of the objective's RKHS norm.", allow_zero=True)
         require_positive("noise_scale", noise_scale, "Pass the noise's standard deviation.", allow_zero=True)
         require_probability("delta", delta, "Pass the probability with which the bound may fail, for instance 0.1.")
@@ -109,7 +109,7 @@ class MTKB:
         self.weights = weights
         self._generator = torch.Generator().manual_seed(seed)
         self._batch_sizes: list[int] = []
-        self._asked_weights: Tensor | None = None
+        self._asked_weights = space.new_empty(0, self.num_tasks)
         self._prior = prior
         self._state = self._start(prior)
 
@@ -129,8 +129,8 @@ class MTKB:
         return self._regression.num_observations
 
     @property
-    def asked_weights(self) -> Tensor | None:
-        """``q x n``, the weights behind the points of the last :meth:`ask`."""
+    def asked_weights(self) -> Tensor:
+        """``q x n``, the weights behind the points of the last :meth:`ask`; ``0 x n`` before the first."""
         return self._asked_weights
 
     @property
@@ -182,7 +182,7 @@ class MTKB:
             "train_X": self.train_X.clone(),
             "train_Y": self.train_Y.clone(),
             "batch_sizes": list(self._batch_sizes),
-            "asked_weights": None if self._asked_weights is None else self._asked_weights.clone(),
+            "asked_weights": self._asked_weights.clone(),
             "generator": self._generator.get_state(),
         }
 

@@ -1,0 +1,42 @@
+"""Figures; the only module that imports matplotlib. Every function draws on an ``ax`` and returns it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import matplotlib.pyplot as plt
+from botorch.utils.multi_objective.pareto import is_non_dominated
+from matplotlib.axes import Axes
+from torch import Tensor
+
+# Okabe and Ito's palette: distinguishable with any kind of colour vision.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+
+
+def plot_regret(curves: Mapping[str, Tensor], ax: Axes | None = None) -> Axes:
+    """Mean and standard deviation over trials of one regret curve per algorithm, each ``trials x rounds``."""
+    ax = plt.gca() if ax is None else ax
+    for colour, (name, curve) in zip(COLOURS, curves.items(), strict=False):
+        rounds = range(1, curve.shape[-1] + 1)
+        mean = curve.mean(dim=0)
+        ax.plot(rounds, mean, color=colour, label=name)
+        if len(curve) > 1:
+            spread = curve.std(dim=0)
+            ax.fill_between(rounds, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)
+    ax.set(xlabel="round", ylabel="time-average regret", xlim=(1, None), ylim=(0, None))
+    ax.legend(frameon=False)
+    return ax
+
+
+def plot_pareto(attainable: Tensor, chosen: Tensor, ax: Axes | None = None) -> Axes:
+    """The values of two tasks on the domain ``N x 2``, its Pareto front, and the ones that were chosen ``t x 2``."""
+    ax = plt.gca() if ax is None else ax
+    front = attainable[is_non_dominated(attainable)]
+    ax.plot(attainable[:, 0], attainable[:, 1], color="0.8", zorder=1, label="attainable")
+    ax.scatter(front[:, 0], front[:, 1], color=COLOURS[1], s=30, zorder=2, label="Pareto front")
+    rounds = range(1, len(chosen) + 1)
+    dots = ax.scatter(chosen[:, 0], chosen[:, 1], c=rounds, cmap="viridis", s=18, zorder=3, edgecolors="white")
+    ax.figure.colorbar(dots, ax=ax, label="round")
+    ax.set(xlabel="task 1", ylabel="task 2")
+    ax.legend(frameon=False)
+    return ax
