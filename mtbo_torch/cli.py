@@ -33,9 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def demo(trials: int, rounds: int, out: Path) -> None:
     """MT-KB against random search on the paper's RKHS functions with two tasks."""
-    import matplotlib.pyplot as plt
-
-    from mtbo_torch.plotting import plot_pareto, plot_regret
+    from mtbo_torch.plotting import save_demo
 
     domain = torch.linspace(0, 1, 101, dtype=torch.double).unsqueeze(-1)
     regrets: dict[str, list[Tensor]] = {"MT-KB": [], "random search": []}
@@ -48,11 +46,7 @@ def demo(trials: int, rounds: int, out: Path) -> None:
             regrets[name].append(average_regret(scalarized_regret(scalarization, achieved, values)))
     curves = {name: torch.stack(curve) for name, curve in regrets.items()}
     _print_table(curves)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
-    plot_regret(curves, left).set_title(f"{trials} functions, mean and standard deviation")
-    plot_pareto(values, chosen, right).set_title("the last one: what MT-KB chose")
-    figure.savefig(out, dpi=150)
-    plt.close(figure)
+    save_demo(curves, values, chosen, out)
     print(f"The picture is in {out}")
 
 

@@ -42,5 +42,7 @@ def exact_radius(info_gain: Number, norm_bound: Number, noise_scale: Number, eta
     require_positive("eta", eta, "Pass the regulariser of the model, for instance 0.1.")
     require_probability("delta", delta, "Pass the probability with which the bound may fail, for instance 0.1.")
     logdet = 2 * torch.as_tensor(info_gain)
-    scale = torch.as_tensor(noise_scale, dtype=logdet.dtype, device=logdet.device) / torch.as_tensor(eta).sqrt()
-    return norm_bound + scale * (2 * math.log(1 / delta) + logdet).sqrt()
+    b, sigma, eta = (
+        torch.as_tensor(value, dtype=logdet.dtype, device=logdet.device) for value in (norm_bound, noise_scale, eta)
+    )
+    return b + sigma / eta.sqrt() * (2 * math.log(1 / delta) + logdet).sqrt()

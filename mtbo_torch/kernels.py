@@ -50,6 +50,7 @@ class MultiTaskKernel(Kernel):
 
 
 def _kron(covar: LinearOperator, task_covar: Tensor) -> KroneckerProductLinearOperator:
+    task_covar = task_covar.to(covar.dtype)
     batch_shape = torch.broadcast_shapes(covar.shape[:-2], task_covar.shape[:-2])
     return KroneckerProductLinearOperator(
         to_linear_operator(covar).expand(*batch_shape, *covar.shape[-2:]),
@@ -58,7 +59,7 @@ def _kron(covar: LinearOperator, task_covar: Tensor) -> KroneckerProductLinearOp
 
 
 def _kron_diag(variances: Tensor, task_covar: Tensor) -> Tensor:
-    task_variances = task_covar.diagonal(dim1=-2, dim2=-1)
+    task_variances = task_covar.to(variances.dtype).diagonal(dim1=-2, dim2=-1)
     return (variances.unsqueeze(-1) * task_variances.unsqueeze(-2)).flatten(-2)
 
 
@@ -154,7 +155,7 @@ class TaskSimilarityKernel(MultiTaskKernel):
         >>> from mtbo_torch import TaskSimilarityKernel
         >>> TaskSimilarityKernel(gpytorch.kernels.RBFKernel(), num_tasks=2, omega=0.5).task_covar
         tensor([[0.7500, 0.2500],
-                [0.2500, 0.7500]])
+                [0.2500, 0.7500]], dtype=torch.float64)
     """
 
     def __init__(
@@ -167,8 +168,7 @@ class TaskSimilarityKernel(MultiTaskKernel):
     ) -> None:
         _require_scalar_kernel("base_kernel", base_kernel)
         _require_count("num_tasks", num_tasks)
-        value = torch.as_tensor(omega)
-        value = value if value.is_floating_point() else value.to(torch.get_default_dtype())
+        value = omega if isinstance(omega, Tensor) else torch.tensor(float(omega), dtype=torch.double)
         if not ((value >= 0) & (value <= 1)).all():
             raise ValueError(
                 f"omega should lie in [0, 1], got {omega}. Use 1 for unrelated tasks and 0 for identical ones."

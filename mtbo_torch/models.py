@@ -190,7 +190,8 @@ class ExactMultiTaskGP(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin)
 
     def with_regression(self, regression: reg.Regression) -> ExactMultiTaskGP:
         """A copy of this model around a regression that grew out of this model's by appending."""
-        new = deepcopy(self)
+        # Data may hang in a graph, which cannot be copied, and are replaced anyway.
+        new = deepcopy(self, {id(self.train_inputs): (), id(self.train_targets): ()})
         new.train_inputs = (regression.train_X,)
         new.train_targets = regression.train_Y + self._prior_mean(regression.train_X)
         new._input_batch_shape = regression.batch_shape

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 from botorch.utils.multi_objective.pareto import is_non_dominated
@@ -40,3 +41,13 @@ def plot_pareto(attainable: Tensor, chosen: Tensor, ax: Axes | None = None) -> A
     ax.set(xlabel="task 1", ylabel="task 2")
     ax.legend(frameon=False)
     return ax
+
+
+def save_demo(curves: Mapping[str, Tensor], attainable: Tensor, chosen: Tensor, path: Path) -> None:
+    """The picture of ``mtbo-torch demo``: regret over all trials, and the choices of the last one."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
+    trials = len(next(iter(curves.values())))
+    plot_regret(curves, left).set_title(f"{trials} functions, mean and standard deviation")
+    plot_pareto(attainable, chosen, right).set_title("the last one: what MT-KB chose")
+    figure.savefig(path, dpi=150)
+    plt.close(figure)

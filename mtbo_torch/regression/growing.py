@@ -125,7 +125,7 @@ class InverseCholesky:
         size, smallest = matrix.shape[-1], floor.min().item()
         if size == 0:
             return cls((), matrix.new_zeros(matrix.shape[:-2]), 0, smallest)
-        chol = safe_cholesky(matrix, floor, remedy)
+        chol = safe_cholesky(matrix, floor, matrix, remedy)
         inverse = torch.linalg.solve_triangular(chol, _eye_like(chol), upper=False)
         blocks = tuple(
             GrowingRows.of(inverse[..., start : start + LARGEST_BLOCK, : start + LARGEST_BLOCK].contiguous())
@@ -198,7 +198,7 @@ class InverseCholesky:
             remedy: What to tell the user if the result is not positive definite.
         """
         projected = self.lower(cross)
-        chol = safe_cholesky(corner - projected @ projected.mT, floor, remedy)
+        chol = safe_cholesky(corner - projected @ projected.mT, floor, corner, remedy)
         inverse = torch.linalg.solve_triangular(chol, _eye_like(chol), upper=False)
         rows = torch.cat([-(inverse @ self.upper(projected)), inverse], dim=-1)
         grown = InverseCholesky(
@@ -313,16 +313,17 @@ class _QuadraticForm(torch.autograd.Function):
         return (solved * (2 * grads[0]).unsqueeze(-1)).sum_to_size(vectors.shape), None
 
 
-def safe_cholesky(matrix: Tensor, floor: Tensor, remedy: str) -> Tensor:
+def safe_cholesky(matrix: Tensor, floor: Tensor, source: Tensor, remedy: str) -> Tensor:
     r"""Cholesky factor of a matrix whose eigenvalues are known to be at least `floor`.
 
     Rounding can hide that: a Gram matrix with duplicated points plus a tiny shift may fail to factorise. Then the
-    diagonal is raised by a few units in the last place of the largest entry, a hundredfold more at each of three
-    attempts. A single row needs no attempt: its value is clamped at the floor.
+    diagonal is raised by a few units in the last place of `source`, a hundredfold more at each of three attempts. A
+    single row needs no attempt: its value is clamped at the floor.
 
     Args:
         matrix: ``... x q x q``, symmetric.
         floor: ``...``, positive.
+        source: ``... x q x q``, what the matrix was computed from, for the size of its rounding.
         remedy: The sentence that ends the error message.
     """
     if matrix.shape[-1] == 1:
@@ -330,7 +331,8 @@ def safe_cholesky(matrix: Tensor, floor: Tensor, remedy: str) -> Tensor:
     chol, info = torch.linalg.cholesky_ex(matrix)
     if not info.any():
         return chol
-    unit = matrix.diagonal(dim1=-2, dim2=-1).amax(dim=-1) * matrix.shape[-1] * torch.finfo(matrix.dtype).eps
+    scale = source.diagonal(dim1=-2, dim2=-1).amax(dim=-1)
+    unit = scale * matrix.shape[-1] * torch.finfo(matrix.dtype).eps
     jitter = torch.zeros_like(unit)
     for factor in (1.0, 100.0, 10_000.0):
         jitter = torch.where(info > 0, factor * unit, jitter)

@@ -1,0 +1,80 @@
+"""The kernels as GPyTorch kernels."""
+
+from __future__ import annotations
+
+import pytest
+import suites
+import torch
+from catalogue import KERNELS, Builder, rbf, task_matrix
+from gpytorch.kernels import RBFKernel
+from linear_operator.operators import KroneckerProductLinearOperator
+from suites import close
+
+from mtbo_torch import ICMKernel, IndependentKernel, SumOfSeparableKernel, TaskSimilarityKernel
+
+
+@pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("d", [1, 3])
+def test_values(build: Builder, n: int, d: int) -> None:
+    suites.check_kernel(build(n, d), d)
+
+
+def test_operators_keep_their_structure() -> None:
+    X = torch.rand(4, 1, dtype=torch.double)
+    evaluated = ICMKernel(rbf(0.5), task_matrix(2))(X).evaluate_kernel()
+    assert isinstance(evaluated, KroneckerProductLinearOperator)
+
+
+def test_active_dims_of_the_whole_kernel() -> None:
+    X = torch.rand(4, 3, dtype=torch.double)
+    B = task_matrix(2)
+    close(ICMKernel(rbf(0.5), B, active_dims=(2,))(X).to_dense(), ICMKernel(rbf(0.5), B)(X[:, 2:]).to_dense(), 1e-12)
+    from mtbo_torch import ExactMultiTaskGP
+
+    Y = torch.rand(4, 2, dtype=torch.double)
+    selective = ExactMultiTaskGP(X, Y, ICMKernel(rbf(0.5), B, active_dims=(2,)), eta=0.1)
+    plain = ExactMultiTaskGP(X[:, 2:], Y, ICMKernel(rbf(0.5), B), eta=0.1)
+    close(selective.mean(X), plain.mean(X[:, 2:]), 1e-12)
+
+
+def test_batch_shapes_come_from_base_kernel_and_task_matrix() -> None:
+    X = torch.rand(5, 1, dtype=torch.double)
+    base = RBFKernel(batch_shape=torch.Size([2])).double()
+    assert ICMKernel(base, task_matrix(3)).batch_shape == (2,)
+    assert ICMKernel(base, task_matrix(3))(X).shape == (2, 15, 15)
+    matrices = torch.stack([task_matrix(3), task_matrix(3, seed=1)])
+    kernel = ICMKernel(rbf(0.5), matrices)
+    assert kernel(X).shape == (2, 15, 15)
+    for i in range(2):
+        close(kernel(X).to_dense()[i], ICMKernel(rbf(0.5), matrices[i])(X).to_dense(), 1e-12)
+        close(kernel[i](X).to_dense(), ICMKernel(rbf(0.5), matrices[i])(X).to_dense(), 1e-12)
+    omegas = torch.tensor([0.1, 0.9], dtype=torch.double)
+    assert TaskSimilarityKernel(rbf(0.5), 3, omegas)(X).shape == (2, 15, 15)
+    assert SumOfSeparableKernel([kernel, ICMKernel(base, task_matrix(3))])(X).shape == (2, 15, 15)
+    assert IndependentKernel([base, base])(X).shape == (2, 10, 10)
+
+
+def test_kernels_move_with_to() -> None:
+    for build in KERNELS:
+        kernel = build(2, 1).kernel.float()
+        assert kernel(torch.rand(3, 1)).to_dense().dtype == torch.float
+
+
+def test_a_given_matrix_is_fixed_and_a_learned_one_is_free() -> None:
+    fixed = ICMKernel(rbf(0.5), task_matrix(3))
+    assert [name for name, _ in fixed.named_parameters()] == ["base_kernel.raw_lengthscale"]
+    learned = ICMKernel(rbf(0.5), num_tasks=3, rank=2).double()
+    assert learned.task_factor.requires_grad
+    assert torch.linalg.matrix_rank(learned.task_covar) == 2
+    learned.task_factor.data = torch.tensor([[1.0, 0.0], [-1.0, 0.5], [0.0, 1.0]], dtype=torch.double)
+    assert learned.task_covar[0, 1] < 0
+    learned.task_covar.sum().backward()
+    assert learned.task_factor.grad is not None
+
+
+def test_the_callers_matrix_is_not_shared() -> None:
+    B = torch.eye(2, dtype=torch.double)
+    kernel = ICMKernel(rbf(0.5), B)
+    B.fill_(0)
+    assert torch.equal(kernel.task_covar, torch.eye(2, dtype=torch.double))
