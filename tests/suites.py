@@ -13,7 +13,7 @@ from mtbo_torch import ChebyshevScalarization, ExactMultiTaskGP, ScalarizedMulti
 
 
 def close(actual: Tensor, expected: np.ndarray | Tensor, tolerance: float) -> None:
-    expected = expected.detach() if isinstance(expected, Tensor) else torch.tensor(expected)
+    expected = expected.detach() if isinstance(expected, Tensor) else torch.tensor(expected, dtype=torch.double)
     torch.testing.assert_close(actual.detach().double(), expected.double(), atol=tolerance, rtol=tolerance)
 
 

@@ -1,0 +1,298 @@
+"""ScalarizedMultiTaskUCB: values, gradients, and every way BoTorch maximises it."""
+
+from __future__ import annotations
+
+import gpytorch
+import numpy as np
+import oracles
+import pytest
+import suites
+import torch
+from botorch.acquisition import UpperConfidenceBound
+from botorch.exceptions.errors import UnsupportedError
+from botorch.exceptions.warnings import BotorchWarning
+from botorch.models import KroneckerMultiTaskGP, ModelListGP, MultiTaskGP, SingleTaskGP
+from botorch.optim import optimize_acqf, optimize_acqf_discrete, optimize_acqf_mixed
+from catalogue import KERNELS, Builder, data, icm, rbf, task_matrix
+from suites import close
+from torch import Tensor
+
+from mtbo_torch import (
+    ChebyshevScalarization,
+    ExactMultiTaskGP,
+    ICMKernel,
+    IndependentKernel,
+    LinearScalarization,
+    ScalarizedMultiTaskUCB,
+    UniformWeights,
+)
+from mtbo_torch.regression import growing
+
+BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
+
+
+def weights(n: int) -> Tensor:
+    return UniformWeights(n).sample(generator=torch.Generator().manual_seed(0), dtype=torch.double)
+
+
+def fitted(n: int = 3, d: int = 2, t: int = 8, build: Builder = icm, **kwargs: object) -> ExactMultiTaskGP:
+    X, Y, _ = data(t, n, d)
+    return ExactMultiTaskGP(X, Y, build(n, d).kernel, **({"eta": 0.1} | kwargs))
+
+
+def acquisition(model: ExactMultiTaskGP, radius: float = 1.5, **kwargs: object) -> ScalarizedMultiTaskUCB:
+    return ScalarizedMultiTaskUCB(model, ChebyshevScalarization(weights(model.num_outputs)), radius, **kwargs)
+
+
+@pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("eta", [0.1, (0.1, 0.2, 0.3)], ids=["one noise", "noise of each task"])
+@pytest.mark.parametrize("scalarization", [LinearScalarization, ChebyshevScalarization])
+def test_gradients(build: Builder, eta: object, scalarization: type) -> None:
+    model = fitted(build=build, eta=torch.tensor(eta))
+    _, _, Z = data(8, 3, 2)
+    suites.check_gradient(ScalarizedMultiTaskUCB(model, scalarization(weights(3)), radius=1.5), Z)
+
+
+def test_gradients_of_many_points_and_of_few_agree() -> None:
+    acqf = acquisition(fitted(t=30))
+    points = torch.rand(growing.MANY_ROWS, 1, 2, dtype=torch.double, requires_grad=True)
+    (many,) = torch.autograd.grad(acqf(points).sum(), points)
+    for part in points.detach().split(growing.MANY_ROWS - 1):
+        few = part.clone().requires_grad_()
+        (expected,) = torch.autograd.grad(acqf(few).sum(), few)
+        start = 0 if len(part) > 1 else growing.MANY_ROWS - 1
+        close(many[start : start + len(part)], expected, 1e-10)
+    suites.check_gradient(acqf, torch.rand(growing.MANY_ROWS, 2, dtype=torch.double))
+
+
+def test_at_an_observed_point_with_hardly_any_noise_the_gradient_is_finite() -> None:
+    model = fitted(eta=1e-12)
+    X = model.train_inputs[0].unsqueeze(-2).clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(acquisition(model)(X).sum(), X)
+    assert torch.isfinite(gradient).all()
+
+
+def test_one_task_is_gp_ucb() -> None:
+    X, Y, Z = data(12, 1, 2)
+    eta, radius = 0.1, 1.7
+    reference = SingleTaskGP(
+        X,
+        Y,
+        train_Yvar=torch.full_like(Y, eta),
+        covar_module=rbf(0.5),
+        mean_module=gpytorch.means.ZeroMean(),
+        outcome_transform=None,
+    )
+    model = ExactMultiTaskGP(X, Y, ICMKernel(rbf(0.5), torch.ones(1, 1, dtype=torch.double)), eta=eta)
+    points = Z.unsqueeze(-2)
+    for kind in (LinearScalarization, ChebyshevScalarization):
+        ours = ScalarizedMultiTaskUCB(model, kind(torch.ones(1, dtype=torch.double)), radius)
+        beta = torch.tensor(radius**2, dtype=torch.double)
+        close(ours(points), UpperConfidenceBound(reference, beta=beta)(points), 1e-8)
+
+
+def test_identity_matrix_is_independent_gps() -> None:
+    X, Y, Z = data(12, 2, 2)
+    eta = 0.1
+    singles = [
+        SingleTaskGP(
+            X,
+            Y[:, i : i + 1],
+            train_Yvar=torch.full((12, 1), eta, dtype=torch.double),
+            covar_module=rbf(0.5),
+            mean_module=gpytorch.means.ZeroMean(),
+            outcome_transform=None,
+        )
+        for i in range(2)
+    ]
+    expected = acquisition(ModelListGP(*singles))(Z.unsqueeze(-2))
+    for kernel in (ICMKernel(rbf(0.5), torch.eye(2, dtype=torch.double)), IndependentKernel([rbf(0.5), rbf(0.5)])):
+        close(acquisition(ExactMultiTaskGP(X, Y, kernel, eta=eta))(Z.unsqueeze(-2)), expected, 1e-8)
+
+
+class _Foreign(torch.nn.Module):
+    """Our model behind BoTorch's bare interface, so that only its posterior can be used."""
+
+    def __init__(self, model: ExactMultiTaskGP) -> None:
+        super().__init__()
+        self.inner = model
+        self.posterior, self.num_outputs, self.batch_shape = model.posterior, model.num_outputs, model.batch_shape
+
+
+def test_any_joint_posterior_gives_the_full_norm() -> None:
+    model = fitted()
+    _, _, Z = data(8, 3, 2)
+    pending = Z[:2]
+    for options in ({}, {"X_pending": pending}):
+        foreign = acquisition(_Foreign(model), **options)
+        close(foreign(Z.unsqueeze(-2)), acquisition(model, **options)(Z.unsqueeze(-2)), 1e-8)
+
+
+def test_botorchs_multi_task_gp() -> None:
+    X, Y, Z = data(6, 2, 1)
+    long_X = torch.cat([torch.cat([X, torch.full_like(X, task)], dim=-1) for task in (0, 1)])
+    model = MultiTaskGP(long_X, Y.T.reshape(-1, 1), task_feature=-1, output_tasks=[0, 1])
+    acqf = acquisition(model)
+    posterior = model.posterior(Z.unsqueeze(-2))
+    covariance = posterior.distribution.covariance_matrix
+    expected = [
+        oracles.chebyshev(weights(2).numpy(), mean, np.zeros(2))
+        + max(weights(2).numpy()) * 1.5 * np.sqrt(np.linalg.norm(cov, 2))
+        for mean, cov in zip(posterior.mean.squeeze(-2).detach().numpy(), covariance.detach().numpy(), strict=True)
+    ]
+    assert (covariance[:, 0, 1].abs() > 1e-6).all()
+    close(acqf(Z.unsqueeze(-2)), np.array(expected), 1e-8)
+    acqf.set_X_pending(Z[:1])
+    assert (acqf(Z.unsqueeze(-2)) < torch.tensor(expected)).all()
+
+
+def test_a_model_list_with_one_of_ours_in_it() -> None:
+    X, Y, Z = data(6, 3, 2)
+    mixed = ModelListGP(SingleTaskGP(X, Y[:, :1]), ExactMultiTaskGP(X, Y[:, 1:], icm(2, 2).kernel, eta=0.1))
+    value = acquisition(mixed)(Z.unsqueeze(-2))
+    posterior = mixed.posterior(Z.unsqueeze(-2))
+    scalarised = ChebyshevScalarization(weights(3))(posterior.mean).squeeze(-1)
+    expected = scalarised + weights(3).max() * 1.5 * posterior.variance.amax(dim=-1).squeeze(-1).sqrt()
+    close(value, expected, 1e-8)
+
+
+@pytest.mark.filterwarnings("ignore::linear_operator.utils.warnings.NumericalWarning")  # the host's own, at q = 2
+def test_a_posterior_without_cross_covariances_is_used_as_independent_and_says_so_once() -> None:
+    X, Y, Z = data(6, 2, 1)
+    model = KroneckerMultiTaskGP(X, Y)
+    acqf = acquisition(model)
+    with pytest.warns(BotorchWarning, match="KroneckerMultiTaskGP has no covariances between tasks"):
+        value = acqf(Z.unsqueeze(-2))
+    close(acqf(Z.unsqueeze(-2)), value, 1e-10)  # warnings are errors: the second call has none
+    posterior = model.posterior(Z.unsqueeze(-2))
+    scalarised = ChebyshevScalarization(weights(2))(posterior.mean).squeeze(-1)
+    close(value, scalarised + weights(2).max() * 1.5 * posterior.variance.amax(dim=-1).squeeze(-1).sqrt(), 1e-8)
+    acqf.set_X_pending(Z[:1])
+    with pytest.raises(UnsupportedError, match="KroneckerMultiTaskGP"):
+        acqf(Z.unsqueeze(-2))
+
+
+@pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
+def test_pending_points_shrink_the_variance_and_leave_the_mean(build: Builder) -> None:
+    model = fitted(build=build)
+    _, _, Z = data(8, 3, 2)
+    pending = Z[:2]
+    X, Y = model.train_inputs[0], model.train_targets
+    hallucinated = ExactMultiTaskGP(torch.cat([X, pending]), torch.cat([Y, Y[:2]]), build(3, 2).kernel, eta=0.1)
+    scalarization = ChebyshevScalarization(weights(3))
+    deviation = hallucinated.covariance_norm(Z).sqrt()
+    expected = scalarization(model.mean(Z)) + scalarization.lipschitz * 1.5 * deviation
+    acqf = acquisition(model, X_pending=pending)
+    close(acqf(Z.unsqueeze(-2)), expected, 1e-8)
+    acqf.set_X_pending(None)
+    assert (acqf(Z.unsqueeze(-2)) >= expected - 1e-12).all()
+
+
+def test_the_value_of_several_points_is_the_sum_of_the_steps() -> None:
+    model = fitted()
+    _, _, Z = data(8, 3, 2)
+    acqf = acquisition(model)
+    joint = acqf(torch.stack([Z[:3], Z[3:6]]))
+    for i, triple in enumerate((Z[:3], Z[3:6])):
+        steps = 0.0
+        for j in range(3):
+            acqf.set_X_pending(triple[:j] if j else None)
+            steps += acqf(triple[j : j + 1])
+        close(joint[i], steps.squeeze(), 1e-8)
+    acqf.set_X_pending(None)
+    small = torch.stack([Z[:2]])
+    assert torch.autograd.gradcheck(acqf, (small.requires_grad_(),), atol=1e-5)
+
+
+def test_batched_models_weights_and_radii() -> None:
+    sets = [data(6, 3, 2, seed) for seed in (0, 1)]
+    X, Y, _ = (torch.stack(parts) for parts in zip(*sets, strict=True))
+    kernel = icm(3, 2).kernel
+    many = UniformWeights(3).sample(2, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    radii = torch.tensor([1.0, 2.0], dtype=torch.double)
+    together = ScalarizedMultiTaskUCB(ExactMultiTaskGP(X, Y, kernel, eta=0.1), ChebyshevScalarization(many), radii)
+    points = torch.rand(5, 2, 1, 2, dtype=torch.double)
+    values = together(points)
+    assert values.shape == (5, 2)
+    for i in range(2):
+        model = ExactMultiTaskGP(X[i], Y[i], kernel, eta=0.1)
+        alone = ScalarizedMultiTaskUCB(model, ChebyshevScalarization(many[i]), radii[i])
+        close(values[:, i], alone(points[:, i]), 1e-10)
+
+
+def test_values_do_not_depend_on_their_neighbours() -> None:
+    acqf = acquisition(fitted(t=30))
+    points = torch.rand(200, 1, 2, dtype=torch.double)
+    close(acqf(points)[:3], acqf(points[:3]), 1e-12)
+
+
+@pytest.mark.parametrize("t", [0, 8])
+def test_optimize_acqf(t: int) -> None:
+    acqf = acquisition(fitted(t=t))
+    grid = torch.cartesian_prod(*[torch.linspace(0, 1, 41, dtype=torch.double)] * 2).unsqueeze(-2)
+    if t == 0:
+        assert acqf(grid).std() < 1e-12
+        return
+    best, value = optimize_acqf(acqf, bounds=BOUNDS, q=1, num_restarts=8, raw_samples=64, options={"seed": 0})
+    assert best.shape == (1, 2)
+    assert value >= acqf(grid).max() - 1e-6
+
+
+def test_sequential_q_spreads_and_restores() -> None:
+    acqf = acquisition(fitted(), radius=5.0)
+    points, values = optimize_acqf(acqf, bounds=BOUNDS, q=3, num_restarts=4, raw_samples=32, sequential=True)
+    assert points.shape == (3, 2)
+    assert acqf.X_pending is None
+    assert torch.pdist(points).min() > 1e-2
+    assert (values.diff() <= 1e-9).all()
+
+
+def test_discrete_choices() -> None:
+    acqf = acquisition(fitted())
+    choices = torch.rand(50, 2, dtype=torch.double)
+    best, value = optimize_acqf_discrete(acqf, q=1, choices=choices)
+    assert torch.equal(best[0], choices[acqf(choices.unsqueeze(-2)).argmax()])
+    close(value, acqf(choices.unsqueeze(-2)).max(), 1e-12)
+    several, _ = optimize_acqf_discrete(acqf, q=3, choices=choices, unique=False)
+    assert several.shape == (3, 2)
+
+
+@pytest.mark.parametrize("q", [1, 2])
+def test_mixed_and_fixed_features(q: int) -> None:
+    acqf = acquisition(fitted())
+    points, value = optimize_acqf_mixed(
+        acqf, bounds=BOUNDS, q=q, num_restarts=2, raw_samples=16, fixed_features_list=[{0: 0.0}, {0: 0.5}, {0: 1.0}]
+    )
+    assert points.shape == (q, 2)
+    assert set(points[:, 0].tolist()) <= {0.0, 0.5, 1.0}
+    close(value.squeeze(), acqf(points).squeeze(), 1e-8)
+    fixed, _ = optimize_acqf(acqf, bounds=BOUNDS, q=1, num_restarts=2, raw_samples=16, fixed_features={1: 0.25})
+    assert fixed[0, 1] == 0.25
+
+
+def test_linear_constraints() -> None:
+    acqf = acquisition(fitted())
+    below_diagonal = (torch.tensor([0, 1]), torch.tensor([1.0, -1.0], dtype=torch.double), 0.25)
+    point, _ = optimize_acqf(
+        acqf, bounds=BOUNDS, q=1, num_restarts=4, raw_samples=32, inequality_constraints=[below_diagonal]
+    )
+    assert point[0, 0] - point[0, 1] >= 0.25 - 1e-6
+
+
+def test_the_radius_and_weights_move_with_to() -> None:
+    acqf = acquisition(fitted()).to(torch.float)
+    assert acqf(torch.rand(3, 1, 2)).dtype == torch.float
+
+
+def test_task_order_does_not_matter() -> None:
+    X, Y, Z = data(8, 3, 2)
+    order, B, w = [2, 0, 1], task_matrix(3), weights(3)
+    plain = ScalarizedMultiTaskUCB(
+        ExactMultiTaskGP(X, Y, ICMKernel(rbf(0.5), B), eta=0.1), ChebyshevScalarization(w), 1.5
+    )
+    permuted = ScalarizedMultiTaskUCB(
+        ExactMultiTaskGP(X, Y[:, order], ICMKernel(rbf(0.5), B[order][:, order]), eta=0.1),
+        ChebyshevScalarization(w[order]),
+        1.5,
+    )
+    close(permuted(Z.unsqueeze(-2)), plain(Z.unsqueeze(-2)), 1e-10)
