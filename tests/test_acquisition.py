@@ -65,6 +65,18 @@ def test_gradients_of_many_points_and_of_few_agree() -> None:
     suites.check_gradient(acqf, torch.rand(growing.MANY_ROWS, 2, dtype=torch.double))
 
 
+@pytest.mark.parametrize("far", [0.0, 1e4])
+@pytest.mark.parametrize("active_dims", [None, (1,)])
+def test_values_with_and_without_a_gradient_agree(far: float, active_dims: tuple[int, ...] | None) -> None:
+    X, Y, Z = data(20, 3, 2)
+    base = gpytorch.kernels.RBFKernel(ard_num_dims=1 if active_dims else 2, active_dims=active_dims).double()
+    base.lengthscale = torch.tensor(0.3, dtype=torch.double)
+    acqf = acquisition(ExactMultiTaskGP(X + far, Y, ICMKernel(base, task_matrix(3)), eta=0.1))
+    points = (Z + far).unsqueeze(-2)
+    close(acqf(points.clone().requires_grad_()), acqf(points), 1e-10)
+    suites.check_gradient(acqf, Z + far)
+
+
 def test_at_an_observed_point_with_hardly_any_noise_the_gradient_is_finite() -> None:
     model = fitted(eta=1e-12)
     X = model.train_inputs[0].unsqueeze(-2).clone().requires_grad_()

@@ -83,8 +83,9 @@ class DenseRegression(Regression):
         return folded.unfold(self._mean(cross)), folded.unfold(norm)
 
     def joint_covariance(self, X: Tensor) -> Tensor:
-        X = X.expand(*torch.broadcast_shapes(X.shape[:-2], self.batch_shape), *X.shape[-2:])
-        projected = self.factor.lower(self.kernel(X, self.train_X))
+        folded = Folded.of(X, self.batch_shape)
+        projected = self.factor.lower(self.kernel(folded.points, self.train_X))
+        projected = folded.unfold(projected.unflatten(-2, (-1, self.num_tasks))).flatten(-3, -2)
         return self.kernel(X, X) - projected @ projected.mT
 
     def _mean(self, cross: Tensor) -> Tensor:

@@ -176,8 +176,9 @@ class KroneckerRegression(Regression):
         return folded.unfold(self._mean(cross)), folded.unfold(self._norm(folded.points, cross))
 
     def joint_covariance(self, X: Tensor) -> Tensor:
-        X = X.expand(*torch.broadcast_shapes(X.shape[:-2], self.batch_shape), *X.shape[-2:])
-        projected = self.factor.lower(self.kernel(X, self.train_X))
+        folded = Folded.of(X, self.batch_shape)
+        projected = self.factor.lower(self.kernel(folded.points, self.train_X))
+        projected = folded.unfold(projected.movedim(-3, -2)).movedim(-2, -3)  # ... x (b) x r x q x t
         per_group = self.kernel.eigvals[..., None, None] * (self.kernel(X, X) - projected @ projected.mT)
         whitened = torch.einsum("...gpq,...gij->...piqj", per_group, self._projectors()).flatten(-4, -3).flatten(-2)
         sd = self.noise.sqrt().expand(*self.noise.shape[:-1], self.num_tasks).unsqueeze(-2)

@@ -90,6 +90,11 @@ class MTKB:
         require_positive("norm_bound", norm_bound, "Pass a bound of the objective's RKHS norm.", allow_zero=True)
         require_positive("noise_scale", noise_scale, "Pass the noise's standard deviation.", allow_zero=True)
         require_probability("delta", delta, "Pass the probability with which the bound may fail, for instance 0.1.")
+        if not (isinstance(scalarization, type) and issubclass(scalarization, Scalarization)):
+            raise ValueError(
+                f"scalarization should be a class such as ChebyshevScalarization, got {scalarization!r}. "
+                "Every round builds one with weights of its own."
+            )
         space = bounds if bounds is not None else choices
         assert space is not None
         self.bounds, self.choices = bounds, choices

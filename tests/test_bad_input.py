@@ -1,0 +1,192 @@
+"""Every refusal is a ValueError that names the argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import gpytorch
+import pytest
+import torch
+from catalogue import data, icm, rbf, task_matrix
+
+from mtbo_torch import (
+    MTKB,
+    ChebyshevScalarization,
+    DirichletWeights,
+    ExactMultiTaskGP,
+    FixedWeights,
+    ICMKernel,
+    IndependentKernel,
+    InverseUniformWeights,
+    LinearScalarization,
+    ScalarizedMultiTaskUCB,
+    SumOfSeparableKernel,
+    TaskSimilarityKernel,
+    UniformWeights,
+    exact_radius,
+)
+from mtbo_torch.problems import RKHSFunction
+
+NAN, INF = float("nan"), float("inf")
+X, Y, Z = data(5, 3, 2)
+KERNEL = icm(3, 2).kernel
+MODEL = ExactMultiTaskGP(X, Y, KERNEL, eta=0.1)
+SCALARIZATION = ChebyshevScalarization(torch.full((3,), 1 / 3).double())
+BOX = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
+EYE = torch.eye(3, dtype=torch.double)
+
+
+def spoiled(tensor: torch.Tensor, value: float) -> torch.Tensor:
+    tensor = tensor.clone()
+    tensor[-1, -1] = value
+    return tensor
+
+
+def mtkb(**kwargs: object) -> MTKB:
+    return MTKB(**({"kernel": KERNEL, "bounds": BOX, "norm_bound": 1.0, "noise_scale": 0.1} | kwargs))
+
+
+def radius(**kwargs: object) -> torch.Tensor:
+    return exact_radius(
+        **({"info_gain": 1.0, "norm_bound": 1.0, "noise_scale": 0.1, "eta": 0.1, "delta": 0.1} | kwargs)
+    )
+
+
+CALLS: list[tuple[Callable[[], object], str]] = [
+    # Kernels
+    (lambda: ICMKernel(rbf(0.5)), "either task_covar"),
+    (lambda: ICMKernel(rbf(0.5), EYE, num_tasks=3), "either task_covar"),
+    (lambda: ICMKernel(rbf(0.5), EYE, rank=2), "rank"),
+    (lambda: ICMKernel(rbf(0.5), num_tasks=3, rank=4), "rank"),
+    (lambda: ICMKernel(rbf(0.5), num_tasks=3, rank=0), "rank"),
+    (lambda: ICMKernel(rbf(0.5), num_tasks=0), "num_tasks"),
+    (lambda: ICMKernel(rbf(0.5), EYE[:2]), "task_covar should be `n x n`"),
+    (lambda: ICMKernel(rbf(0.5), [[1.0]]), "task_covar should be a torch.Tensor"),
+    (lambda: ICMKernel(rbf(0.5), torch.eye(2, dtype=torch.long)), "task_covar should have a floating-point"),
+    (lambda: ICMKernel(rbf(0.5), torch.tensor([[1.0, 0.5], [0.0, 1.0]])), "task_covar should be symmetric"),
+    (
+        lambda: ICMKernel(rbf(0.5), torch.tensor([[1.0, 2.0], [2.0, 1.0]])),
+        "task_covar should be positive semi-definite",
+    ),
+    (lambda: ICMKernel(rbf(0.5), -EYE), "task_covar should be positive semi-definite"),
+    (lambda: ICMKernel(rbf(0.5), spoiled(EYE, NAN)), "task_covar should contain finite"),
+    (lambda: ICMKernel(rbf(0.5), spoiled(EYE, INF)), "task_covar should contain finite"),
+    (lambda: ICMKernel(rbf(0.5), 0 * EYE), "task_covar should not be all zero"),
+    (lambda: ICMKernel("rbf", EYE), "base_kernel"),
+    (lambda: ICMKernel(KERNEL, EYE), "base_kernel should be a scalar kernel"),
+    (lambda: TaskSimilarityKernel(rbf(0.5), 3, 1.5), "omega"),
+    (lambda: TaskSimilarityKernel(rbf(0.5), 3, -0.1), "omega"),
+    (lambda: TaskSimilarityKernel(rbf(0.5), 3, NAN), "omega"),
+    (lambda: TaskSimilarityKernel(rbf(0.5), 0, 0.5), "num_tasks"),
+    (lambda: TaskSimilarityKernel(None, 3, 0.5), "base_kernel"),
+    (lambda: SumOfSeparableKernel([]), "kernels should be a non-empty list"),
+    (lambda: SumOfSeparableKernel(KERNEL), "kernels should be a non-empty list"),
+    (lambda: SumOfSeparableKernel([rbf(0.5)]), r"kernels\[0\] should be a multi-task kernel"),
+    (lambda: SumOfSeparableKernel([KERNEL, ICMKernel(rbf(0.5), EYE[:2, :2])]), "same number of tasks"),
+    (lambda: SumOfSeparableKernel([ICMKernel(rbf(0.5), EYE, active_dims=(0,))]), "active_dims"),
+    (lambda: IndependentKernel([]), "kernels should be a non-empty list"),
+    (lambda: IndependentKernel([KERNEL]), r"kernels\[0\] should be a scalar kernel"),
+    # Model
+    (lambda: ExactMultiTaskGP(X, Y[:, :2], KERNEL, eta=0.1), "train_Y should be .* n = 3 tasks"),
+    (lambda: ExactMultiTaskGP(X, Y[:4], KERNEL, eta=0.1), "train_Y should be .* same leading shape"),
+    (lambda: ExactMultiTaskGP(X, Y[:, 0], KERNEL, eta=0.1), "train_Y"),
+    (lambda: ExactMultiTaskGP(X[:, 0], Y, KERNEL, eta=0.1), "train_X should be"),
+    (lambda: ExactMultiTaskGP(X.float(), Y, KERNEL, eta=0.1), "train_Y should have the dtype"),
+    (lambda: ExactMultiTaskGP(X.numpy(), Y, KERNEL, eta=0.1), "train_X should be a torch.Tensor"),
+    (lambda: ExactMultiTaskGP(X, Y.long(), KERNEL, eta=0.1), "train_Y should have a floating-point"),
+    (lambda: ExactMultiTaskGP(spoiled(X, NAN), Y, KERNEL, eta=0.1), "train_X should contain finite"),
+    (lambda: ExactMultiTaskGP(X, spoiled(Y, INF), KERNEL, eta=0.1), r"train_Y should contain finite .* index \(4, 2\)"),
+    (lambda: ExactMultiTaskGP(X, Y, KERNEL, eta=0.0), "eta should be finite and > 0"),
+    (lambda: ExactMultiTaskGP(X, Y, KERNEL, eta=-0.1), "eta should be finite and > 0"),
+    (lambda: ExactMultiTaskGP(X, Y, KERNEL, eta=NAN), "eta should be finite and > 0"),
+    (lambda: ExactMultiTaskGP(X, Y, KERNEL, eta=torch.ones(2)), "eta should be a number or have one entry"),
+    (lambda: ExactMultiTaskGP(X, Y, KERNEL, eta=torch.ones(4, 1)), "eta should have a batch shape"),
+    (lambda: ExactMultiTaskGP(X, Y, rbf(0.5), eta=0.1), "covar_module should be a multi-task kernel"),
+    (lambda: ExactMultiTaskGP(X, Y, "icm", eta=0.1), "covar_module should be a multi-task kernel"),
+    (lambda: ExactMultiTaskGP(X, Y, ICMKernel(rbf(0.5), torch.stack([EYE, EYE])), eta=0.1), "covar_module should have"),
+    (lambda: ExactMultiTaskGP(X, Y, KERNEL, eta=0.1, likelihood=MODEL.likelihood), "eta should not be given"),
+    (lambda: ExactMultiTaskGP(X, Y, KERNEL, likelihood=gpytorch.likelihoods.GaussianLikelihood()), "likelihood"),
+    (
+        lambda: ExactMultiTaskGP(X, Y, KERNEL, likelihood=gpytorch.likelihoods.MultitaskGaussianLikelihood(2)),
+        "likelihood should be for 3 tasks",
+    ),
+    (lambda: MODEL.mean(Z[:, :1]), "X should be .* d = 2"),
+    (lambda: MODEL.mean(Z[0]), "X should be"),
+    (lambda: MODEL.mean(Z.float()), "X should have the dtype"),
+    (lambda: MODEL.covariance(Z[:, :1]), "X should be"),
+    (lambda: MODEL.covariance_norm(Z[:, :1]), "X should be"),
+    (lambda: MODEL.posterior(Z[:, :1]), "X should be"),
+    (lambda: MODEL.condition_on_observations(Z, Y[:, :2]), "Y should be"),
+    (lambda: MODEL.condition_on_observations(Z[:5, :1], Y), "X should be"),
+    (lambda: MODEL.condition_on_observations(Z[:5], spoiled(Y, NAN)), "Y should contain finite"),
+    (lambda: MODEL.condition_on_observations(Z[:5], Y, noise=Y), "noise"),
+    # Scalarisations and weights
+    (lambda: LinearScalarization(torch.tensor([0.5, -0.5])), "weights should be non-negative"),
+    (lambda: ChebyshevScalarization(torch.tensor([0.0, 0.0])), "weights should be non-negative and not all zero"),
+    (lambda: ChebyshevScalarization(torch.tensor([0.5, NAN])), "weights should contain finite"),
+    (lambda: ChebyshevScalarization(torch.tensor(0.5)), "weights should be `n`"),
+    (lambda: ChebyshevScalarization([0.5, 0.5]), "weights should be a torch.Tensor"),
+    (lambda: ChebyshevScalarization(torch.ones(2), ref_point=torch.ones(3)), "ref_point"),
+    (lambda: ChebyshevScalarization(torch.ones(2), ref_point=torch.tensor([0.0, INF])), "ref_point"),
+    (lambda: SCALARIZATION(Y[:, :2]), "Y should be .* n = 3 tasks"),
+    (lambda: UniformWeights(0), "num_tasks"),
+    (lambda: InverseUniformWeights(2.5), "num_tasks"),
+    (lambda: DirichletWeights(3, 0.0), "concentration"),
+    (lambda: DirichletWeights(3, torch.ones(2)), "concentration"),
+    (lambda: FixedWeights(torch.tensor([-1.0, 2.0])), "weights"),
+    (lambda: FixedWeights(torch.ones(2, 2)), "weights should be a vector"),
+    # Radius
+    (lambda: radius(info_gain=-1.0), "info_gain"),
+    (lambda: radius(info_gain=NAN), "info_gain"),
+    (lambda: radius(norm_bound=-1.0), "norm_bound"),
+    (lambda: radius(noise_scale=INF), "noise_scale"),
+    (lambda: radius(eta=0.0), "eta"),
+    (lambda: radius(delta=0.0), "delta"),
+    (lambda: radius(delta=1.5), "delta"),
+    (lambda: radius(delta=NAN), "delta"),
+    # Acquisition
+    (
+        lambda: ScalarizedMultiTaskUCB(MODEL, ChebyshevScalarization(torch.ones(2)), 1.0),
+        "scalarization should have one",
+    ),
+    (lambda: ScalarizedMultiTaskUCB(MODEL, torch.ones(3), 1.0), "scalarization should be a Scalarization"),
+    (lambda: ScalarizedMultiTaskUCB(MODEL, SCALARIZATION, -1.0), "radius"),
+    (lambda: ScalarizedMultiTaskUCB(MODEL, SCALARIZATION, NAN), "radius"),
+    (lambda: ScalarizedMultiTaskUCB(MODEL, SCALARIZATION, 1.0, X_pending=Z[:, :1]), "X should be"),
+    # Strategy
+    (lambda: mtkb(choices=Z), "either bounds or choices"),
+    (lambda: mtkb(bounds=None), "either bounds or choices"),
+    (lambda: mtkb(bounds=BOX.flip(0)), "bounds should have lower < upper"),
+    (lambda: mtkb(bounds=BOX.T[:1]), "bounds should be `2 x d`"),
+    (lambda: mtkb(bounds=spoiled(BOX, INF)), "bounds should contain finite"),
+    (lambda: mtkb(bounds=[(0, 1)]), "bounds should be a torch.Tensor"),
+    (lambda: mtkb(bounds=None, choices=Z[:0]), "choices should be `N x d`"),
+    (lambda: mtkb(bounds=None, choices=Z[0]), "choices should be `N x d`"),
+    (lambda: mtkb(bounds=None, choices=spoiled(Z, NAN)), "choices should contain finite"),
+    (lambda: mtkb(kernel=rbf(0.5)), "kernel should be a multi-task kernel"),
+    (lambda: mtkb(eta=0.0), "eta"),
+    (lambda: mtkb(delta=2.0), "delta"),
+    (lambda: mtkb(norm_bound=-1.0), "norm_bound"),
+    (lambda: mtkb(noise_scale=NAN), "noise_scale"),
+    (lambda: mtkb(weights=UniformWeights(2)), "weights should be for 3 tasks"),
+    (lambda: mtkb(scalarization=SCALARIZATION), "scalarization should be a class"),
+    (lambda: mtkb().ask(0), "q should be an integer >= 1"),
+    (lambda: mtkb().ask(1.5), "q should be an integer >= 1"),
+    # Problem
+    (lambda: RKHSFunction(KERNEL, Z, Y), "coefficients"),
+    (lambda: RKHSFunction(KERNEL, Z[:0], Y[:0]), "centers"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), CALLS, ids=[f"{i}: {message}" for i, (_, message) in enumerate(CALLS)])
+def test_refusals_say_what_is_wrong(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_refusal_leaves_the_model_usable() -> None:
+    model = ExactMultiTaskGP(X, Y, ICMKernel(rbf(0.5), task_matrix(3)), eta=0.1)
+    before = model.mean(Z)
+    with pytest.raises(ValueError, match="finite"):
+        model.condition_on_observations(Z[:5], spoiled(Y, NAN))
+    assert torch.equal(model.mean(Z), before)
