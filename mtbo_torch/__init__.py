@@ -1,9 +1,9 @@
 """Multi-task Bayesian optimisation with guarantees, for BoTorch."""
 
-from mtbo_torch.acquisition import ScalarizedMultiTaskUCB
-from mtbo_torch.confidence import exact_radius
+from mtbo_torch.acquisition import NystromScalarizedMultiTaskUCB, ScalarizedMultiTaskUCB
+from mtbo_torch.confidence import exact_radius, nystrom_radius, theory_oversampling
 from mtbo_torch.kernels import ICMKernel, IndependentKernel, SumOfSeparableKernel, TaskSimilarityKernel
-from mtbo_torch.models import ExactMultiTaskGP
+from mtbo_torch.models import ExactMultiTaskGP, NystromMultiTaskGP
 from mtbo_torch.scalarizations import (
     ChebyshevScalarization,
     DirichletWeights,
@@ -26,9 +26,13 @@ __all__ = [
     "IndependentKernel",
     "InverseUniformWeights",
     "LinearScalarization",
+    "NystromMultiTaskGP",
+    "NystromScalarizedMultiTaskUCB",
     "ScalarizedMultiTaskUCB",
     "SumOfSeparableKernel",
     "TaskSimilarityKernel",
     "UniformWeights",
     "exact_radius",
+    "nystrom_radius",
+    "theory_oversampling",
 ]

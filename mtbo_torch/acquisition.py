@@ -18,7 +18,7 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
 from mtbo_torch.checks import require_positive
-from mtbo_torch.models import ExactMultiTaskGP
+from mtbo_torch.models import MultiTaskGPModel, NystromMultiTaskGP
 from mtbo_torch.regression import operator_norm
 from mtbo_torch.scalarizations import Scalarization
 
@@ -88,18 +88,17 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
         weights = scalarization.weights
         self.register_buffer("radius", torch.as_tensor(radius, dtype=weights.dtype, device=weights.device))
         self._warned = False
-        self._hallucinated: ExactMultiTaskGP | None = None
-        if isinstance(model, ExactMultiTaskGP):
+        self._hallucinated: MultiTaskGPModel | None = None
+        if isinstance(model, MultiTaskGPModel):
             model.regression  # noqa: B018 - fitted here, so that no call below has to compare hyper-parameters
         self.set_X_pending(X_pending)
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
         """Take points that are being evaluated into account; None forgets them."""
-        if X_pending is not None and isinstance(self.model, ExactMultiTaskGP):
+        if X_pending is not None and isinstance(self.model, MultiTaskGPModel):
             with torch.no_grad():
                 X_pending = X_pending.detach()
-                # Conditioning on its own mean shrinks the variance and changes nothing else.
-                self._hallucinated = self.model.condition_on_observations(X_pending, self.model.mean(X_pending))
+                self._hallucinated = self.model.hallucinate(X_pending)
         else:
             self._hallucinated = None
         self.X_pending = X_pending
@@ -116,7 +115,7 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
         return scalarized_ucb(mean, norm, self.scalarization, self.radius).squeeze(-1)
 
     def _mean_and_norm(self, X: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-        if isinstance(self.model, ExactMultiTaskGP) and before.shape[-2] == 0:
+        if isinstance(self.model, MultiTaskGPModel) and before.shape[-2] == 0:
             mean, norm = self.model.mean_and_norm(X)
             return mean, norm if self._hallucinated is None else self._hallucinated.mean_and_norm(X)[1]
         pending = before
@@ -137,6 +136,46 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
                 stacklevel=4,
             )
         return posterior.mean, posterior.variance.amax(dim=-1)
+
+
+class NystromScalarizedMultiTaskUCB(ScalarizedMultiTaskUCB):
+    r"""The acquisition of MT-BKB (Algorithm 2).
+
+    .. math:: \tilde u(x) = s_\lambda(\tilde\mu_t(x)) + L_\lambda \tilde\beta_t \|\tilde\Gamma_t(x, x)\|^{1/2}
+
+    A value costs :math:`O(m^2)`, whatever the number of observations.
+
+    Args:
+        model: A :class:`NystromMultiTaskGP`.
+        scalarization: As in :class:`ScalarizedMultiTaskUCB`.
+        radius: :math:`\tilde\beta_t`, such as from :func:`nystrom_radius`.
+        X_pending: As in :class:`ScalarizedMultiTaskUCB`.
+
+    Example:
+        >>> import torch, gpytorch
+        >>> from mtbo_torch import ChebyshevScalarization, ICMKernel, NystromMultiTaskGP
+        >>> from mtbo_torch import NystromScalarizedMultiTaskUCB
+        >>> X = torch.rand(50, 1, dtype=torch.double)
+        >>> kernel = ICMKernel(gpytorch.kernels.RBFKernel(), torch.eye(2, dtype=torch.double))
+        >>> model = NystromMultiTaskGP(X, torch.cat([X.sin(), X.cos()], -1), covar_module=kernel, eta=0.1)
+        >>> scalarization = ChebyshevScalarization(torch.tensor([0.5, 0.5], dtype=torch.double))
+        >>> NystromScalarizedMultiTaskUCB(model, scalarization, radius=2.0)(X.unsqueeze(-2)).shape
+        torch.Size([50])
+    """
+
+    def __init__(
+        self,
+        model: NystromMultiTaskGP,
+        scalarization: Scalarization,
+        radius: float | Tensor,
+        X_pending: Tensor | None = None,
+    ) -> None:
+        if not isinstance(model, NystromMultiTaskGP):
+            raise ValueError(
+                f"model should be a NystromMultiTaskGP, got {type(model).__name__}. "
+                "Use ScalarizedMultiTaskUCB for any other model."
+            )
+        super().__init__(model, scalarization, radius, X_pending)
 
 
 def _is_joint(posterior: Posterior) -> bool:

@@ -44,6 +44,12 @@ def require_probability(name: str, value: float, remedy: str) -> None:
         raise ValueError(f"{name} should lie in (0, 1], got {describe(value)}. {remedy}")
 
 
+def require_open_unit(name: str, value: float, remedy: str) -> None:
+    """Refuse numbers outside ``(0, 1)``."""
+    if not (isinstance(value, Real) and 0 < value < 1):
+        raise ValueError(f"{name} should lie in (0, 1), got {describe(value)}. {remedy}")
+
+
 def require_task_covar(name: str, value: object) -> None:
     """Refuse anything that is not a stack of symmetric positive semi-definite matrices."""
     value = require_tensor(name, value, "Pass an n x n matrix of task covariances.")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from copy import deepcopy
-from typing import Any
+from typing import Any, Self
 
 import gpytorch
 import torch
@@ -27,37 +28,11 @@ from mtbo_torch.checks import require_data, require_positive, require_same_kind
 from mtbo_torch.kernels import ICMKernel, MultiTaskKernel
 
 MIN_LEARNED_NOISE = 1e-6
+DEFAULT_OVERSAMPLING = 3.0
 
 
-class ExactMultiTaskGP(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin):
-    r"""Vector-valued kernel ridge regression, or a multi-task GP, as a BoTorch model.
-
-    Its posterior is that of the paper's equations for :math:`\mu_t` and :math:`\Gamma_t`, with all covariances
-    between tasks. For kernels ``k B`` (and sums whose task matrices commute) a fit costs :math:`O(r t^3)` with r the
-    number of distinct non-zero eigenvalues of B, conditioning on a point :math:`O(r t^2)`, and mean and norm at a
-    point :math:`O(t^2)` whatever the number of tasks; other kernels work on the ``nt x nt`` matrix.
-
-    Args:
-        train_X: ``(b) x t x d``; t = 0 gives the prior.
-        train_Y: ``(b) x t x n``.
-        covar_module: The multi-task kernel. By default an :class:`ICMKernel` with an RBF kernel with one lengthscale
-            per input and a full-rank B, all learned.
-        eta: The regulariser, or the noise variance: a number, ``n`` numbers (one for each task), or either with a
-            batch shape, ``(b) x 1`` or ``(b) x n``. It stays fixed. With None the noise is learned.
-        mean_module: The prior mean; zero by default, as in the paper. A GPyTorch mean for one output (used for
-            every task) or a ``MultitaskMean``.
-        likelihood: A ``MultitaskGaussianLikelihood`` of rank 0, in place of `eta`.
-
-    Example:
-        >>> import torch, gpytorch
-        >>> from mtbo_torch import ExactMultiTaskGP, ICMKernel
-        >>> X = torch.linspace(0, 1, 5, dtype=torch.double).unsqueeze(-1)
-        >>> Y = torch.cat([X.sin(), X.cos()], dim=-1)
-        >>> kernel = ICMKernel(gpytorch.kernels.RBFKernel(), torch.eye(2, dtype=torch.double))
-        >>> model = ExactMultiTaskGP(X, Y, covar_module=kernel, eta=0.1)
-        >>> model.mean(X).shape, model.covariance(X).shape, model.covariance_norm(X).shape
-        (torch.Size([5, 2]), torch.Size([5, 2, 2]), torch.Size([5]))
-    """
+class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin, ABC):
+    """What the exact and the Nystrom model share: a BoTorch model around a regression."""
 
     _supports_cache_root = False
 
@@ -170,7 +145,7 @@ class ExactMultiTaskGP(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin)
         posterior: Posterior = GPyTorchPosterior(_normal(mean, covariance))
         return posterior if posterior_transform is None else posterior_transform(posterior=posterior, X=X)
 
-    def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> ExactMultiTaskGP:
+    def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> Self:
         """A new model with more data, without factorising anew; this one keeps its answers.
 
         Args:
@@ -186,9 +161,14 @@ class ExactMultiTaskGP(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin)
         X, Y = X.expand(*batch_shape, *X.shape[-2:]), Y.expand(*batch_shape, *Y.shape[-2:])
         require_data(X, Y, self.num_outputs, names=("X", "Y"))
         self._require_inputs(X)
-        return self.with_regression(self.regression.expand(batch_shape).append(X, Y - self._prior_mean(X)))
+        fitted = self.regression if batch_shape == self.batch_shape else self.regression.expand(batch_shape)
+        return self.with_regression(fitted.append(X, Y - self._prior_mean(X)))
 
-    def with_regression(self, regression: reg.Regression) -> ExactMultiTaskGP:
+    def hallucinate(self, X: Tensor) -> Self:
+        """A new model that has seen its own mean at ``... x q x d``: the variance shrinks, the mean stays."""
+        return self.condition_on_observations(X, self.mean(X))
+
+    def with_regression(self, regression: reg.Regression) -> Self:
         """A copy of this model around a regression that grew out of this model's by appending."""
         # Data may hang in a graph, which cannot be copied, and are replaced anyway.
         new = deepcopy(self, {id(self.train_inputs): (), id(self.train_targets): ()})
@@ -202,9 +182,13 @@ class ExactMultiTaskGP(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin)
         """The prior at ``x``, as GPyTorch's marginal likelihood wants it."""
         return MultitaskMultivariateNormal(self._prior_mean(x), self.covar_module(x))
 
+    @abstractmethod
+    def _fit_to(self, gamma: reg.MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> reg.Regression:
+        """The regression of values with a prior mean of zero."""
+
     def _fit(self, kernel: Kernel) -> reg.Regression:
         X, Y = self.train_inputs[0], self.train_targets
-        return reg.fit(_as_gamma(kernel, self.num_outputs), self.noise, X, Y - self._prior_mean(X))
+        return self._fit_to(_as_gamma(kernel, self.num_outputs), self.noise, X, Y - self._prior_mean(X))
 
     def _regression_at(self, X: Tensor) -> reg.Regression:
         self._require_inputs(X)
@@ -242,12 +226,135 @@ class ExactMultiTaskGP(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin)
         super().set_train_data(*args, **kwargs)
         self._regression = None
 
-    def _apply(self, fn: Any, recurse: bool = True) -> ExactMultiTaskGP:
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
         self._regression = None
         return super()._apply(fn)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_regression": None, "prediction_strategy": None}
+
+
+class ExactMultiTaskGP(MultiTaskGPModel):
+    r"""Vector-valued kernel ridge regression, or a multi-task GP, as a BoTorch model.
+
+    Its posterior is that of the paper's equations for :math:`\mu_t` and :math:`\Gamma_t`, with all covariances
+    between tasks. For kernels ``k B`` (and sums whose task matrices commute) a fit costs :math:`O(r t^3)` with r the
+    number of distinct non-zero eigenvalues of B, conditioning on a point :math:`O(r t^2)`, and mean and norm at a
+    point :math:`O(t^2)` whatever the number of tasks; other kernels work on the ``nt x nt`` matrix.
+
+    Args:
+        train_X: ``(b) x t x d``; t = 0 gives the prior.
+        train_Y: ``(b) x t x n``.
+        covar_module: The multi-task kernel. By default an :class:`ICMKernel` with an RBF kernel with one lengthscale
+            per input and a full-rank B, all learned.
+        eta: The regulariser, or the noise variance: a number, ``n`` numbers (one for each task), or either with a
+            batch shape, ``(b) x 1`` or ``(b) x n``. It stays fixed. With None the noise is learned.
+        mean_module: The prior mean; zero by default, as in the paper. A GPyTorch mean for one output (used for
+            every task) or a ``MultitaskMean``.
+        likelihood: A ``MultitaskGaussianLikelihood`` of rank 0, in place of `eta`.
+
+    Example:
+        >>> import torch, gpytorch
+        >>> from mtbo_torch import ExactMultiTaskGP, ICMKernel
+        >>> X = torch.linspace(0, 1, 5, dtype=torch.double).unsqueeze(-1)
+        >>> Y = torch.cat([X.sin(), X.cos()], dim=-1)
+        >>> kernel = ICMKernel(gpytorch.kernels.RBFKernel(), torch.eye(2, dtype=torch.double))
+        >>> model = ExactMultiTaskGP(X, Y, covar_module=kernel, eta=0.1)
+        >>> model.mean(X).shape, model.covariance(X).shape, model.covariance_norm(X).shape
+        (torch.Size([5, 2]), torch.Size([5, 2, 2]), torch.Size([5]))
+    """
+
+    def _fit_to(self, gamma: reg.MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> reg.Regression:
+        return reg.fit(gamma, noise, X, Y)
+
+
+class NystromMultiTaskGP(MultiTaskGPModel):
+    r"""The same on a dictionary of m observations in place of all t (Algorithm 2).
+
+    Mean and norm at a point cost :math:`O(m^2)`, conditioning on a point :math:`O(m^2)`. The posterior is a good one as
+    long as the dictionary is: draw it anew with :meth:`resample` as data come in, or let :class:`MTBKB` do so.
+
+    Args:
+        train_X: ``(b) x t x d``.
+        train_Y: ``(b) x t x n``.
+        covar_module: As in :class:`ExactMultiTaskGP`.
+        eta: As in :class:`ExactMultiTaskGP`.
+        mean_module: As in :class:`ExactMultiTaskGP`.
+        likelihood: As in :class:`ExactMultiTaskGP`.
+        dictionary: ``m`` indices of observations (or ``(b) x m``). If not given, a dictionary is drawn.
+        oversampling: A point is kept with probability :math:`\min(1, q \|\tilde\Gamma(x, x)\| / \eta)` for this q: more
+            for accuracy, fewer for speed. See :func:`theory_oversampling` for the paper's.
+        seed: For drawing the dictionary.
+
+    Example:
+        >>> import torch, gpytorch
+        >>> from mtbo_torch import ICMKernel, NystromMultiTaskGP
+        >>> X = torch.linspace(0, 1, 500, dtype=torch.double).unsqueeze(-1)
+        >>> Y = torch.cat([X.sin(), X.cos()], dim=-1)
+        >>> kernel = ICMKernel(gpytorch.kernels.RBFKernel(), torch.eye(2, dtype=torch.double))
+        >>> model = NystromMultiTaskGP(X, Y, covar_module=kernel, eta=0.1)
+        >>> model.dictionary_size < 50
+        True
+        >>> (model.mean(X) - Y).abs().max() < 0.01
+        tensor(True)
+    """
+
+    def __init__(
+        self,
+        train_X: Tensor,
+        train_Y: Tensor,
+        covar_module: Kernel | None = None,
+        eta: float | Tensor | None = None,
+        mean_module: Mean | None = None,
+        likelihood: MultitaskGaussianLikelihood | None = None,
+        dictionary: Tensor | None = None,
+        oversampling: float = DEFAULT_OVERSAMPLING,
+        seed: int = 0,
+    ) -> None:
+        require_positive("oversampling", oversampling, "Pass for instance 3.0, or theory_oversampling(...).")
+        super().__init__(train_X, train_Y, covar_module, eta, mean_module, likelihood)
+        if dictionary is not None:
+            _require_dictionary(dictionary, train_X)
+        self.oversampling = float(oversampling)
+        self.seed = seed
+        self._given_dictionary = dictionary
+
+    @property
+    def dictionary(self) -> Tensor:
+        """``(b) x m``, the indices of the observations in it; a batch's shorter ones repeat the newest."""
+        return self._nystrom.dictionary
+
+    @property
+    def dictionary_size(self) -> int | Tensor:
+        """The number of points in the dictionary; ``(b)`` of them for a batch."""
+        size = self._nystrom.dictionary_size
+        return size if self.batch_shape else int(size)
+
+    @property
+    def inclusion_probs(self) -> Tensor:
+        """``(b) x t``, the probabilities with which :meth:`resample` keeps each observation."""
+        return self._nystrom.inclusion_probs
+
+    def resample(self, generator: torch.Generator) -> Self:
+        """A new model of the same data with a dictionary drawn anew; the newest observation is always in it."""
+        return self.with_regression(self._nystrom.resample(generator))
+
+    def hallucinate(self, X: Tensor) -> Self:
+        # In the dictionary as well: a point outside its span would keep its variance.
+        hallucinated = super().hallucinate(X)
+        return hallucinated.with_regression(hallucinated._nystrom.extend_dictionary(X.shape[-2]))
+
+    @property
+    def _nystrom(self) -> reg.NystromRegression:
+        fitted = self.regression
+        assert isinstance(fitted, reg.NystromRegression)
+        return fitted
+
+    def _fit_to(self, gamma: reg.MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> reg.Regression:
+        if self._given_dictionary is not None:
+            return reg.NystromRegression.fit(gamma, noise, X, Y, self._given_dictionary, self.oversampling)
+        generator = torch.Generator().manual_seed(self.seed)
+        return reg.NystromRegression.sample(gamma, noise, X, Y, self.oversampling, generator)
 
 
 class _ScalarEvaluator:
@@ -370,6 +477,26 @@ def _likelihood(eta: float | Tensor | None, num_tasks: int, train_X: Tensor) -> 
     with torch.no_grad():
         (likelihood.raw_task_noises if per_task else likelihood.raw_noise).copy_(value)
     return likelihood.requires_grad_(False)
+
+
+def _require_dictionary(dictionary: object, train_X: Tensor) -> None:
+    if not isinstance(dictionary, Tensor) or dictionary.is_floating_point() or dictionary.dtype == torch.bool:
+        raise ValueError(
+            f"dictionary should be a tensor of integer indices, got {getattr(dictionary, 'dtype', type(dictionary))}. "
+            "Pass for instance torch.arange(10)."
+        )
+    if dictionary.dim() == 0 or dictionary.shape[-1] == 0:
+        raise ValueError(
+            f"dictionary should have at least one index, got shape {tuple(dictionary.shape)}. "
+            "Leave it out to have one drawn."
+        )
+    t = train_X.shape[-2]
+    if ((dictionary < 0) | (dictionary >= t)).any():
+        raise ValueError(
+            f"dictionary should hold indices of the {t} observations, from 0 to {t - 1}, got values from "
+            f"{int(dictionary.min())} to {int(dictionary.max())}. Index rows of train_X."
+        )
+    _require_batch("dictionary", dictionary.shape[:-1], train_X.shape[:-2])
 
 
 def _require_likelihood(likelihood: object, num_tasks: int) -> None:

@@ -7,6 +7,7 @@ from torch import Tensor
 from mtbo_torch.regression.base import Followed, MatrixKernel, Regression, ScalarKernel, SeparableSum
 from mtbo_torch.regression.dense import DenseRegression, operator_norm
 from mtbo_torch.regression.kronecker import KroneckerRegression
+from mtbo_torch.regression.nystrom import NystromRegression
 
 
 def fit(gamma: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> Regression:
@@ -27,6 +28,7 @@ __all__ = [
     "Followed",
     "KroneckerRegression",
     "MatrixKernel",
+    "NystromRegression",
     "Regression",
     "ScalarKernel",
     "SeparableSum",

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -70,6 +70,14 @@ def kron(K: Tensor, B: Tensor) -> Tensor:
     return product.flatten(-4, -3).flatten(-2, -1)
 
 
+def shared_product(left: Tensor, right: Tensor) -> Tensor:
+    """``left @ right`` for ``(b) x r x q x m`` and ``(b) x G x m x N``; with G = 1 `right` is read only once."""
+    groups, q = left.shape[-3:-1]
+    if right.shape[-3] == groups:
+        return left @ right
+    return (left.flatten(-3, -2) @ right.squeeze(-3)).unflatten(-2, (groups, q))
+
+
 class Regression(ABC):
     r"""Vector-valued kernel ridge regression on ``t`` observations of ``n`` tasks, ``b`` data sets at once.
 
@@ -88,9 +96,14 @@ class Regression(ABC):
         noise: ``(b) x 1`` (the same for all tasks) or ``(b) x n``.
     """
 
-    train_X: Tensor
-    train_Y: Tensor
-    noise: Tensor
+    if TYPE_CHECKING:  # fields or properties, as each subclass pleases
+
+        @property
+        def train_X(self) -> Tensor: ...
+        @property
+        def train_Y(self) -> Tensor: ...
+        @property
+        def noise(self) -> Tensor: ...
 
     @property
     def batch_shape(self) -> torch.Size:

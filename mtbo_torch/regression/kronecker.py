@@ -14,11 +14,12 @@ from mtbo_torch.regression.base import (
     Regression,
     ScalarKernel,
     SeparableSum,
+    shared_product,
     sum_all,
 )
 from mtbo_torch.regression.dense import operator_norm
 from mtbo_torch.regression.growing import GrowingRows, InverseCholesky
-from mtbo_torch.regression.spectrum import Spectrum
+from mtbo_torch.regression.spectrum import Spectrum, whiten
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,7 @@ class KroneckerRegression(Regression):
     @classmethod
     def try_fit(cls, gamma: SeparableSum, noise: Tensor, X: Tensor, Y: Tensor) -> KroneckerRegression | None:
         """Fit if the whitened task matrices commute, else return None."""
-        sd = noise.sqrt()
-        whitened = [B / (sd.unsqueeze(-1) * sd.unsqueeze(-2)) for B in gamma.task_covars]
-        spectrum = Spectrum.of(torch.stack(torch.broadcast_tensors(*whitened), dim=-3))
+        spectrum = Spectrum.of(whiten(gamma.task_covars, noise))
         return None if spectrum is None else cls.fit(GroupedKernel.of(gamma.kernels, spectrum), spectrum, noise, X, Y)
 
     @classmethod
@@ -109,16 +108,14 @@ class KroneckerRegression(Regression):
         gram = kernel(X, X) + shift[..., None, None] * torch.eye(X.shape[-2], dtype=X.dtype, device=X.device)
         gram = gram.expand(*X.shape[:-2], *gram.shape[-3:])
         factor = InverseCholesky.of(gram, shift.expand(gram.shape[:-2]), SINGULAR_REMEDY)
-        target = _rotate(Y / noise.sqrt().unsqueeze(-2), spectrum)
+        target = spectrum.rotate(Y / noise.sqrt().unsqueeze(-2))
         dual = factor.upper(factor.lower(target.mT)).mT
         return cls(kernel, spectrum, noise, X, Y, factor, dual, _weights(dual, kernel, spectrum))
 
     @property
     def info_gain(self) -> Tensor:
         # log det(K + I / xi) - t log(1 / xi) = log det(I + xi K), once for each direction of the group.
-        logdet = self.factor.logdet + self.num_observations * self.kernel.eigvals.log()
-        multiplicities = torch.tensor(self.spectrum.multiplicities, dtype=logdet.dtype, device=logdet.device)
-        return (logdet * multiplicities).sum(dim=-1) / 2
+        return self.spectrum.total(self.factor.logdet + self.num_observations * self.kernel.eigvals.log()) / 2
 
     def append(self, X: Tensor, Y: Tensor) -> KroneckerRegression:
         return self._append(X, Y)[0]
@@ -130,7 +127,7 @@ class KroneckerRegression(Regression):
         corner = self.kernel(X, X) + shift[..., None, None] * torch.eye(X.shape[-2], dtype=X.dtype, device=X.device)
         floor = shift.expand(corner.shape[:-2])
         factor, extension = self.factor.append(cross, corner, floor, SINGULAR_REMEDY)
-        target = _rotate(Y / self.noise.sqrt().unsqueeze(-2), self.spectrum)
+        target = self.spectrum.rotate(Y / self.noise.sqrt().unsqueeze(-2))
         residual = extension.corner @ (target - cross @ self.dual)
         grown = torch.nn.functional.pad(self.dual, (0, 0, 0, X.shape[-2]))
         dual = grown + extension.rows.mT @ residual
@@ -168,7 +165,7 @@ class KroneckerRegression(Regression):
     def covariance(self, X: Tensor) -> Tensor:
         folded = Folded.of(X, self.batch_shape)
         variances = self._variances(folded.points, self.kernel(folded.points, self.train_X), self.factor)
-        return folded.unfold(self._covariance(variances))
+        return folded.unfold(self.spectrum.spread_diagonal(variances, self.noise))
 
     def mean_and_norm(self, X: Tensor) -> tuple[Tensor, Tensor]:
         folded = Folded.of(X, self.batch_shape)
@@ -180,10 +177,7 @@ class KroneckerRegression(Regression):
         projected = self.factor.lower(self.kernel(folded.points, self.train_X))
         projected = folded.unfold(projected.movedim(-3, -2)).movedim(-2, -3)  # ... x (b) x r x q x t
         per_group = self.kernel.eigvals[..., None, None] * (self.kernel(X, X) - projected @ projected.mT)
-        whitened = torch.einsum("...gpq,...gij->...piqj", per_group, self._projectors()).flatten(-4, -3).flatten(-2)
-        sd = self.noise.sqrt().expand(*self.noise.shape[:-1], self.num_tasks).unsqueeze(-2)
-        sd = sd.expand(*sd.shape[:-2], X.shape[-2], self.num_tasks).flatten(-2)
-        return sd.unsqueeze(-1) * whitened * sd.unsqueeze(-2)
+        return self.spectrum.spread(per_group, self.noise)
 
     def follow(self, points: Tensor) -> FollowedKronecker:
         return FollowedKronecker.start(self, points)
@@ -207,15 +201,7 @@ class KroneckerRegression(Regression):
     def _norm_of(self, variances: Tensor) -> Tensor:
         if self.noise.shape[-1] == 1:
             return variances.amax(dim=-2) * self.noise
-        return operator_norm(self._covariance(variances))
-
-    def _covariance(self, variances: Tensor) -> Tensor:
-        whitened = torch.einsum("...gp,...gij->...pij", variances, self._projectors())
-        sd = self.noise.sqrt().unsqueeze(-2)
-        return sd.unsqueeze(-1) * whitened * sd.unsqueeze(-2)
-
-    def _projectors(self) -> Tensor:
-        return self.spectrum.bases @ self.spectrum.bases.mT
+        return operator_norm(self.spectrum.spread_diagonal(variances, self.noise))
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,7 +237,7 @@ class FollowedKronecker(Followed):
     def append(self, X: Tensor, Y: Tensor) -> FollowedKronecker:
         grown, rows, residual = self.regression._append(X, Y)
         cross = self.cross.extend(grown.kernel(X, self.points))
-        change = rows @ cross.rows
+        change = shared_product(rows, cross.rows)
         eigvals = grown.kernel.eigvals[..., None]
         variances = (self.variances - eigvals * change.square().sum(dim=-2)).clamp_min(0)
         shift = change.mT @ (residual @ grown.spectrum.bases.mT)
@@ -261,11 +247,6 @@ class FollowedKronecker(Followed):
         regression = self.regression
         variances = self.variances[..., :1, :] if regression._norm_needs_one_group else self.variances
         return self.whitened_mean * regression.noise.sqrt().unsqueeze(-2), regression._norm_of(variances)
-
-
-def _rotate(whitened: Tensor, spectrum: Spectrum) -> Tensor:
-    """``(b) x t x n`` targets in the coordinates of each group, ``(b) x r x t x m``."""
-    return whitened.unsqueeze(-3) @ spectrum.bases
 
 
 def _weights(dual: Tensor, kernel: GroupedKernel, spectrum: Spectrum) -> Tensor:

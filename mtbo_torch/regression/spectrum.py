@@ -2,6 +2,7 @@ r"""The common eigenvectors of the task matrices: what turns a matrix-valued pro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -53,3 +54,33 @@ class Spectrum:
         bases = [torch.nn.functional.pad(vectors[..., a:b], (0, widest - (b - a))) for a, b in groups]
         eigvals = [values[..., a:b].mean(dim=-1) for a, b in groups]
         return cls(torch.stack(eigvals, dim=-1), torch.stack(bases, dim=-3), tuple(b - a for a, b in groups))
+
+    def rotate(self, whitened: Tensor) -> Tensor:
+        """``(b) x t x n`` targets in the coordinates of each group, ``(b) x r x t x m``."""
+        return whitened.unsqueeze(-3) @ self.bases
+
+    def spread(self, per_group: Tensor, noise: Tensor) -> Tensor:
+        """``... x (b) x r x p x q`` whitened covariances of the groups as ``... x (b) x pn x qn`` ones of the tasks."""
+        projectors = self.bases @ self.bases.mT
+        whitened = torch.einsum("...gpq,...gij->...piqj", per_group, projectors)
+        sd = noise.sqrt().expand(*noise.shape[:-1], projectors.shape[-1])
+        scaled = sd[..., None, :, None, None] * whitened * sd[..., None, None, None, :]
+        return scaled.flatten(-4, -3).flatten(-2)
+
+    def spread_diagonal(self, variances: Tensor, noise: Tensor) -> Tensor:
+        """``(b) x r x P`` whitened variances of the groups as ``(b) x P x n x n`` covariances of the tasks."""
+        whitened = torch.einsum("...gp,...gij->...pij", variances, self.bases @ self.bases.mT)
+        sd = noise.sqrt().unsqueeze(-2)
+        return sd.unsqueeze(-1) * whitened * sd.unsqueeze(-2)
+
+    def total(self, per_group: Tensor) -> Tensor:
+        """The sum over all directions of what each group's share, ``(b) x r`` as ``(b)``."""
+        counts = torch.tensor(self.multiplicities, dtype=per_group.dtype, device=per_group.device)
+        return (per_group * counts).sum(dim=-1)
+
+
+def whiten(task_covars: Sequence[Tensor], noise: Tensor) -> Tensor:
+    """The matrices ``Sigma^(-1/2) B_j Sigma^(-1/2)`` of several terms, ``(b) x J x n x n``."""
+    sd = noise.sqrt()
+    whitened = [B / (sd.unsqueeze(-1) * sd.unsqueeze(-2)) for B in task_covars]
+    return torch.stack(torch.broadcast_tensors(*whitened), dim=-3)

@@ -1,0 +1,203 @@
+"""How a multi-task kernel becomes rows of scalar features, for regressions that work in a subspace.
+
+A point has one row in each group when the task matrices commute, and ``n`` rows in a single group otherwise.
+Everything is in whitened task space, where the noise is one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from mtbo_torch.regression.base import MatrixKernel, SeparableSum
+from mtbo_torch.regression.dense import operator_norm
+from mtbo_torch.regression.kronecker import GroupedKernel
+from mtbo_torch.regression.spectrum import Spectrum, whiten
+
+
+class RowKernel(ABC):
+    """The whitened kernel between rows; ``p`` rows for each point, in each of ``r`` groups (``G`` is 1 or ``r``).
+
+    Attributes:
+        rows_per_point: ``p``.
+        leading_groups: How many of the first groups decide the norm in units of the noise.
+        groups_in_norm: How many decide the norm itself.
+        eigvals: ``(b) x r``, the factor of each group's kernel.
+        noise: ``(b) x 1`` or ``(b) x n``.
+    """
+
+    if TYPE_CHECKING:  # fields or properties, as each subclass pleases
+
+        @property
+        def rows_per_point(self) -> int: ...
+        @property
+        def leading_groups(self) -> int: ...
+        @property
+        def groups_in_norm(self) -> int: ...
+        @property
+        def eigvals(self) -> Tensor: ...
+        @property
+        def noise(self) -> Tensor: ...
+
+    @abstractmethod
+    def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
+        """``(b) x G x N1 p x N2 p``."""
+
+    @abstractmethod
+    def blocks(self, X: Tensor) -> Tensor:
+        """``(b) x G x N x p x p``, the kernel of each point with itself."""
+
+    @abstractmethod
+    def targets(self, Y: Tensor) -> Tensor:
+        """``(b) x N x n`` values as ``(b) x r x N p x k`` whitened targets of the rows."""
+
+    @abstractmethod
+    def mean(self, features: Tensor, coefficients: Tensor) -> Tensor:
+        """``(b) x G x N p x m`` features times ``(b) x r x m x k`` coefficients, as ``(b) x N x n`` means."""
+
+    @abstractmethod
+    def mean_of_rows(self, rows: Tensor) -> Tensor:
+        """``(b) x r x N p x k`` means of rows as ``(b) x N x n`` ones, noise restored."""
+
+    @abstractmethod
+    def covariance(self, blocks: Tensor) -> Tensor:
+        """``... x (b) x r x Np x Np`` covariances of rows as ``... x (b) x Nn x Nn`` ones, noise restored."""
+
+    @abstractmethod
+    def covariance_blocks(self, blocks: Tensor) -> Tensor:
+        """``(b) x r x N x p x p`` covariances of each point's rows as ``(b) x N x n x n`` ones, noise restored."""
+
+    @abstractmethod
+    def norm(self, blocks: Tensor) -> Tensor:
+        """``(b) x groups_in_norm x N x p x p`` covariances as operator norms ``(b) x N``, noise restored."""
+
+    @abstractmethod
+    def whitened_norm(self, blocks: Tensor) -> Tensor:
+        """The same without the noise: the variance in units of the noise."""
+
+    @abstractmethod
+    def logdet(self, per_group: Tensor) -> Tensor:
+        """``(b) x r`` log-determinants of groups as ``(b)`` of the whole."""
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedRows(RowKernel):
+    """One row per point and group: task matrices that commute, above all a single one."""
+
+    kernel: GroupedKernel
+    spectrum: Spectrum
+    noise: Tensor
+    rows_per_point: int = 1
+
+    @property
+    def eigvals(self) -> Tensor:
+        return self.kernel.eigvals
+
+    @property
+    def leading_groups(self) -> int:
+        return 1 if self.kernel.shared else self.eigvals.shape[-1]
+
+    @property
+    def groups_in_norm(self) -> int:
+        return self.leading_groups if self.noise.shape[-1] == 1 else self.eigvals.shape[-1]
+
+    def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
+        return self.kernel(X1, X2)
+
+    def blocks(self, X: Tensor) -> Tensor:
+        return self.kernel.diag(X)[..., None, None]
+
+    def targets(self, Y: Tensor) -> Tensor:
+        return self.spectrum.rotate(Y / self.noise.sqrt().unsqueeze(-2))
+
+    def mean(self, features: Tensor, coefficients: Tensor) -> Tensor:
+        if not self.kernel.shared:
+            return self.mean_of_rows(features @ coefficients)
+        combined = (coefficients @ self.spectrum.bases.mT).sum(dim=-3)
+        return features.squeeze(-3) @ combined * self.noise.sqrt().unsqueeze(-2)
+
+    def mean_of_rows(self, rows: Tensor) -> Tensor:
+        return (rows @ self.spectrum.bases.mT).sum(dim=-3) * self.noise.sqrt().unsqueeze(-2)
+
+    def covariance(self, blocks: Tensor) -> Tensor:
+        return self.spectrum.spread(blocks, self.noise)
+
+    def covariance_blocks(self, blocks: Tensor) -> Tensor:
+        return self.spectrum.spread_diagonal(blocks[..., 0, 0], self.noise)
+
+    def norm(self, blocks: Tensor) -> Tensor:
+        if self.noise.shape[-1] == 1:
+            return self.whitened_norm(blocks) * self.noise
+        return operator_norm(self.covariance_blocks(blocks))
+
+    def whitened_norm(self, blocks: Tensor) -> Tensor:
+        return blocks[..., 0, 0].amax(dim=-2)
+
+    def logdet(self, per_group: Tensor) -> Tensor:
+        return self.spectrum.total(per_group)
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixRows(RowKernel):
+    """``n`` rows per point in a single group: any kernel, by Algorithm 2's ``nm x nm`` matrices."""
+
+    kernel: MatrixKernel
+    noise: Tensor
+    rows_per_point: int
+    leading_groups: int = 1
+    groups_in_norm: int = 1
+
+    @property
+    def eigvals(self) -> Tensor:
+        return self.noise.new_ones(1)
+
+    def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
+        sd1, sd2 = (self._deviations(X.shape[-2]) for X in (X1, X2))
+        return (self.kernel(X1, X2) / (sd1.unsqueeze(-1) * sd2.unsqueeze(-2))).unsqueeze(-3)
+
+    def blocks(self, X: Tensor) -> Tensor:
+        sd = self.noise.sqrt()
+        scale = (sd.unsqueeze(-1) * sd.unsqueeze(-2)).unsqueeze(-3)
+        return (self.kernel.blocks(X) / scale).unsqueeze(-4)
+
+    def targets(self, Y: Tensor) -> Tensor:
+        return (Y / self.noise.sqrt().unsqueeze(-2)).flatten(-2)[..., None, :, None]
+
+    def mean(self, features: Tensor, coefficients: Tensor) -> Tensor:
+        return self.mean_of_rows(features @ coefficients)
+
+    def mean_of_rows(self, rows: Tensor) -> Tensor:
+        return rows[..., 0, :, 0].unflatten(-1, (-1, self.rows_per_point)) * self.noise.sqrt().unsqueeze(-2)
+
+    def covariance(self, blocks: Tensor) -> Tensor:
+        sd = self._deviations(blocks.shape[-1] // self.rows_per_point)
+        return sd.unsqueeze(-1) * blocks.squeeze(-3) * sd.unsqueeze(-2)
+
+    def covariance_blocks(self, blocks: Tensor) -> Tensor:
+        sd = self.noise.sqrt().unsqueeze(-2)
+        return sd.unsqueeze(-1) * blocks.squeeze(-4) * sd.unsqueeze(-2)
+
+    def norm(self, blocks: Tensor) -> Tensor:
+        return operator_norm(self.covariance_blocks(blocks))
+
+    def whitened_norm(self, blocks: Tensor) -> Tensor:
+        return operator_norm(blocks.squeeze(-4))
+
+    def logdet(self, per_group: Tensor) -> Tensor:
+        return per_group.squeeze(-1)
+
+    def _deviations(self, num_points: int) -> Tensor:
+        per_point = self.noise.sqrt().unsqueeze(-2)
+        return per_point.expand(*self.noise.shape[:-1], num_points, self.rows_per_point).flatten(-2)
+
+
+def rows_of(gamma: MatrixKernel, noise: Tensor, num_tasks: int) -> RowKernel:
+    """The cheapest rows that a kernel allows."""
+    if isinstance(gamma, SeparableSum):
+        spectrum = Spectrum.of(whiten(gamma.task_covars, noise))
+        if spectrum is not None:
+            return GroupedRows(GroupedKernel.of(gamma.kernels, spectrum), spectrum, noise)
+    return MatrixRows(gamma, noise, num_tasks)

@@ -1,0 +1,399 @@
+r"""A dictionary of m points in place of the t observed ones (Algorithm 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from mtbo_torch.regression.base import Folded, Followed, MatrixKernel, Regression, shared_product
+from mtbo_torch.regression.features import RowKernel, rows_of
+from mtbo_torch.regression.growing import GrowingRows, safe_cholesky
+
+# Features of the past are made in pieces of this many numbers, so that no t x m matrix is ever held.
+BLOCK_NUMBERS = 2**21
+# Data that are there at once begin with a dictionary of this many points.
+FIRST_DICTIONARY = 64
+
+Generators = torch.Generator | Sequence[torch.Generator]
+
+
+@dataclass(frozen=True, eq=False)
+class Subspace:
+    r"""The span of a dictionary, with features :math:`\phi(x) = R k_D(x)` for a root :math:`R^T R = K_{DD}^+`.
+
+    The paper's weights :math:`1 / \sqrt{p_i}` only rescale a basis of the same span and are left out. Directions of
+    :math:`K_{DD}` that rounding has made up get a zero row in the root, so duplicates in the dictionary are harmless;
+    the shorter dictionaries of a batch are padded with them.
+
+    Attributes:
+        rows: The kernel, with p rows for each point.
+        atoms: ``(b) x m x d``, the dictionary.
+        root: ``(b) x G x mp x mp``.
+    """
+
+    rows: RowKernel
+    atoms: Tensor
+    root: Tensor
+
+    @classmethod
+    def spanned_by(cls, rows: RowKernel, atoms: Tensor) -> Subspace:
+        values, vectors = torch.linalg.eigh(rows(atoms, atoms))
+        cutoff = values[..., -1:] * values.shape[-1] * torch.finfo(values.dtype).eps
+        scale = torch.where(values > cutoff, values.clamp_min(cutoff).rsqrt(), torch.zeros_like(values))
+        return cls(rows, atoms, scale.unsqueeze(-1) * vectors.mT)
+
+    def features(self, X: Tensor) -> Tensor:
+        """``(b) x G x Np x mp``."""
+        return self.rows(X, self.atoms) @ self.root.mT
+
+    def in_blocks(self, X: Tensor, Y: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Pieces of ``(b) x t x d`` points and ``(b) x t x n`` values, with their features."""
+        numbers = max(1, self.root.shape[:-1].numel() * self.rows.rows_per_point)
+        size = max(1, BLOCK_NUMBERS // numbers)
+        for X_piece, Y_piece in zip(X.split(size, dim=-2), Y.split(size, dim=-2), strict=True):
+            yield X_piece, Y_piece, self.features(X_piece)
+
+    def residual(self, X: Tensor, features: Tensor) -> Tensor:
+        r"""``(b) x G x N x p x p``, :math:`k(x, x) - \phi^T \phi`: what the subspace does not see of each point."""
+        own = self._by_point(features)
+        residual = self.rows.blocks(X) - _outer(own, own)
+        return residual.clamp_min(0) if self.rows.rows_per_point == 1 else residual
+
+    def covariance(self, X: Tensor, features: Tensor, inverse: Tensor) -> Tensor:
+        r"""``(b) x r x N x p x p``, :math:`\xi (k(x, x) - \phi^T \phi) + \phi^T H \phi`, for the groups of H."""
+        eigvals = self.rows.eigvals[..., : inverse.shape[-3], None, None, None]
+        solved = features @ inverse
+        seen = _outer(self._by_point(features), self._by_point(solved))
+        return eigvals * self.residual(X, features) + seen
+
+    def _by_point(self, features: Tensor) -> Tensor:
+        return features.unflatten(-2, (-1, self.rows.rows_per_point))
+
+
+@dataclass(frozen=True, eq=False)
+class NystromRegression(Regression):
+    r"""Regression on the span of a dictionary, with the variance outside that span kept.
+
+    With :math:`v = \sum_s \phi(x_s) \phi(x_s)^T` and :math:`H = (v + I / \xi)^{-1}`, in whitened task space and for
+    each group with eigenvalue :math:`\xi`:
+
+    .. math::
+
+        \tilde\mu(x) &= \phi^T H \sum_s \phi(x_s) (y_s \cdot u) \\
+        \tilde v(x) &= \xi (k(x, x) - \phi^T \phi) + \phi^T H \phi
+
+    Fitting costs :math:`O(t m^2 + r m^3)`, an append :math:`O(r m^2 + m n)`, mean and norm at a point :math:`O(m^2)`;
+    memory is :math:`O(t (d + n) + r m^2)`. For kernels whose task matrices do not commute read ``nm`` for m.
+
+    Attributes:
+        subspace: The dictionary's span.
+        oversampling: q, on variances in units of the noise: a point is kept with probability
+            :math:`\min(1, q \|\tilde\Gamma(x, x)\| / \eta)`.
+        observed_X: The points.
+        observed_Y: The values.
+        dictionary: ``(b) x m``, indices of observations; the newest is repeated where a dictionary is shorter.
+        dictionary_size: ``(b)``.
+        inverse: ``(b) x r x mp x mp``, H.
+        previous_inverse: H of the round before, if the dictionary was the same then, else that of this round.
+        coefficients: ``(b) x r x mp x k``, :math:`H \sum_s \phi(x_s) (y_s \cdot u)`.
+        information: ``(b)``, see :attr:`info_gain`.
+        drift: ``(b)``, the sum of :math:`\|\tilde\Gamma(x_s, x_s)\| / \eta` over what was observed since the
+            dictionary was drawn.
+    """
+
+    subspace: Subspace
+    oversampling: float
+    observed_X: GrowingRows
+    observed_Y: GrowingRows
+    dictionary: Tensor
+    dictionary_size: Tensor
+    inverse: Tensor
+    previous_inverse: Tensor
+    coefficients: Tensor
+    information: Tensor
+    drift: Tensor
+
+    @classmethod
+    def fit(
+        cls, gamma: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor, dictionary: Tensor, oversampling: float
+    ) -> NystromRegression:
+        """Fit with given indices, ``m`` for all data sets or ``(b) x m``."""
+        indices = dictionary.to(X.device).expand(*X.shape[:-2], dictionary.shape[-1])
+        sizes = torch.full(X.shape[:-2], dictionary.shape[-1], device=X.device)
+        rows = rows_of(gamma, noise, Y.shape[-1])
+        fitted = _fit(rows, oversampling, GrowingRows.of(X), GrowingRows.of(Y), indices, sizes)
+        return replace(fitted, information=fitted._information_bound())
+
+    @classmethod
+    def sample(
+        cls, gamma: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor, oversampling: float, generator: Generators
+    ) -> NystromRegression:
+        """Fit with a dictionary drawn for data that are there at once.
+
+        The variances behind the draw come from half as many observations, whose dictionary was drawn in the same way;
+        they are the larger for it, so nothing is missed. A last draw uses all the data.
+        """
+        size = min(X.shape[-2], FIRST_DICTIONARY)
+        fitted = cls.fit(gamma, noise, X[..., :size, :], Y[..., :size, :], torch.arange(size), oversampling)
+        while size < X.shape[-2]:
+            size = min(X.shape[-2], 2 * size)
+            observed_X, observed_Y = GrowingRows.of(X[..., :size, :]), GrowingRows.of(Y[..., :size, :])
+            fitted = replace(fitted, observed_X=observed_X, observed_Y=observed_Y).resample(generator)
+        if size:
+            fitted = fitted.resample(generator)
+        return replace(fitted, information=fitted._information_bound())
+
+    @property
+    def train_X(self) -> Tensor:
+        return self.observed_X.rows
+
+    @property
+    def train_Y(self) -> Tensor:
+        return self.observed_Y.rows
+
+    @property
+    def noise(self) -> Tensor:
+        return self.rows.noise
+
+    @property
+    def rows(self) -> RowKernel:
+        return self.subspace.rows
+
+    @property
+    def info_gain(self) -> Tensor:
+        r"""``(b)``, :math:`\frac12 \sum_s \log\det(I + \tilde\Gamma_{s-1}(x_s, x_s) / \eta)` over what was appended.
+
+        Observations appended together count with the log-determinant of their joint covariance, and those of the fit
+        with :math:`\frac12 \log\det(I + \tilde G / \eta) + \frac1{2 \eta} tr(G - \tilde G)`, which is never below the
+        exact gain and equals it when every point is in the dictionary.
+        """
+        return self.information
+
+    @property
+    def inclusion_probs(self) -> Tensor:
+        """``(b) x t``, with which :meth:`resample` draws: from the variances of the round before (Algorithm 2)."""
+        inverse = self.previous_inverse[..., : self.rows.leading_groups, :, :]
+        norms = [
+            self.rows.whitened_norm(self.subspace.covariance(X, features, inverse))
+            for X, _, features in self.subspace.in_blocks(self.train_X, self.train_Y)
+        ]
+        return (self.oversampling * torch.cat(norms, dim=-1)).clamp(0, 1)
+
+    def resample(self, generator: Generators, where: Tensor | None = None) -> NystromRegression:
+        """Draw a new dictionary (Algorithm 2); the newest observation is always in it.
+
+        Args:
+            generator: The source of randomness, or one for each data set.
+            where: ``(b)``, the data sets to draw for; the others keep their dictionary and take no random number.
+        """
+        drawn = _bernoulli(self.inclusion_probs, generator, where)
+        drawn[..., -1] = True
+        if where is not None:
+            current = torch.zeros_like(drawn).scatter(-1, self.dictionary, True)
+            drawn = torch.where(where.unsqueeze(-1), drawn, current)
+        resampled = self._with_dictionary(*_places(drawn))
+        return resampled if where is None else replace(resampled, drift=self.drift.where(~where, resampled.drift))
+
+    def extend_dictionary(self, count: int) -> NystromRegression:
+        """Take the newest observations into the dictionary and leave the rest of it as it is."""
+        t = self.num_observations
+        newest = torch.arange(t - count, t, device=self.dictionary.device).expand(*self.batch_shape, count)
+        return self._with_dictionary(torch.cat([self.dictionary, newest], dim=-1), self.dictionary_size + count)
+
+    def append(self, X: Tensor, Y: Tensor) -> NystromRegression:
+        return self._append(X, Y)[0]
+
+    def _append(self, X: Tensor, Y: Tensor) -> tuple[NystromRegression, Tensor, Tensor]:
+        r"""Append; also return the directions and residuals, which followers need.
+
+        With :math:`I + \phi H \phi^T = L_c L_c^T`, H loses :math:`D^T D` for the directions
+        :math:`D = L_c^{-1} \phi H`, and the coefficients w gain :math:`D^T e` for the residuals
+        :math:`e = L_c^{-1} (y - \phi w)`.
+        """
+        rows, features = self.rows, self.subspace.features(X)
+        product = features @ self.inverse
+        seen = product @ features.mT
+        eye = torch.eye(seen.shape[-1], dtype=X.dtype, device=X.device).expand_as(seen)
+        one = eye[..., 0, 0]
+        chol = safe_cholesky(eye + seen, one, eye, "Use float64.")
+        directions = torch.linalg.solve_triangular(chol, product, upper=False)
+        error = rows.targets(Y) - features @ self.coefficients
+        residuals = torch.linalg.solve_triangular(chol, error, upper=False)
+        joint = seen + rows.eigvals[..., None, None] * (rows(X, X) - features @ features.mT)
+        gain = safe_cholesky(eye + joint, one, eye + joint, "Use float64.").diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+        leading = self.subspace.covariance(X, features, self.inverse[..., : rows.leading_groups, :, :])
+        appended = replace(
+            self,
+            observed_X=self.observed_X.extend(X),
+            observed_Y=self.observed_Y.extend(Y),
+            inverse=self.inverse - directions.mT @ directions,
+            previous_inverse=self.inverse,
+            coefficients=self.coefficients + directions.mT @ residuals,
+            information=self.information + rows.logdet(gain),
+            drift=self.drift + rows.whitened_norm(leading).sum(dim=-1),
+        )
+        return appended, directions, residuals
+
+    def expand(self, batch_shape: torch.Size) -> NystromRegression:
+        def grow(tensor: Tensor, own: int) -> Tensor:
+            return tensor.expand(batch_shape + tensor.shape[tensor.dim() - own :])
+
+        subspace = Subspace(self.rows, grow(self.subspace.atoms, 2), grow(self.subspace.root, 3))
+        return NystromRegression(
+            subspace,
+            self.oversampling,
+            self.observed_X.expand(batch_shape),
+            self.observed_Y.expand(batch_shape),
+            grow(self.dictionary, 1),
+            grow(self.dictionary_size, 0),
+            grow(self.inverse, 3),
+            grow(self.previous_inverse, 3),
+            grow(self.coefficients, 3),
+            grow(self.information, 0),
+            grow(self.drift, 0),
+        )
+
+    def mean(self, X: Tensor) -> Tensor:
+        folded = Folded.of(X, self.batch_shape)
+        return folded.unfold(self.rows.mean(self.subspace.features(folded.points), self.coefficients))
+
+    def covariance(self, X: Tensor) -> Tensor:
+        folded = Folded.of(X, self.batch_shape)
+        features = self.subspace.features(folded.points)
+        blocks = self.subspace.covariance(folded.points, features, self.inverse)
+        return folded.unfold(self.rows.covariance_blocks(blocks))
+
+    def mean_and_norm(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        folded = Folded.of(X, self.batch_shape)
+        features = self.subspace.features(folded.points)
+        inverse = self.inverse[..., : self.rows.groups_in_norm, :, :]
+        norm = self.rows.norm(self.subspace.covariance(folded.points, features, inverse))
+        return folded.unfold(self.rows.mean(features, self.coefficients)), folded.unfold(norm)
+
+    def joint_covariance(self, X: Tensor) -> Tensor:
+        folded = Folded.of(X, self.batch_shape)
+        features = self.subspace.features(folded.points).unflatten(-2, (-1, self.rows.rows_per_point))
+        features = folded.unfold(features.movedim(-4, -3)).movedim(-3, -4).flatten(-3, -2)  # ... x (b) x G x qp x mp
+        residual = self.rows(X, X) - features @ features.mT
+        seen = features @ self.inverse @ features.mT
+        return self.rows.covariance(self.rows.eigvals[..., None, None] * residual + seen)
+
+    def follow(self, points: Tensor) -> FollowedNystrom:
+        features = self.subspace.features(points)
+        blocks = self.subspace.covariance(points, features, self.inverse)
+        return FollowedNystrom(self, points, features, blocks, self.rows.mean(features, self.coefficients))
+
+    def _with_dictionary(self, indices: Tensor, sizes: Tensor) -> NystromRegression:
+        fitted = _fit(self.rows, self.oversampling, self.observed_X, self.observed_Y, indices, sizes)
+        return replace(fitted, information=self.information)
+
+    def _information_bound(self) -> Tensor:
+        pieces = self.subspace.in_blocks(self.train_X, self.train_Y)
+        unseen = sum(
+            self.subspace.residual(X, features).diagonal(dim1=-2, dim2=-1).sum(dim=(-2, -1))
+            for X, _, features in pieces
+        )
+        # log det(I + xi v) = size * log(xi) - log det((v + I / xi)^-1)
+        eigvals = self.rows.eigvals
+        seen = self.inverse.shape[-1] * eigvals.log() - torch.linalg.slogdet(self.inverse).logabsdet
+        return self.rows.logdet(seen + eigvals * unseen) / 2
+
+
+class FollowedNystrom(Followed):
+    r"""Mean and covariances at N fixed points, brought up to date in :math:`O(r N m)` by each observation.
+
+    Args:
+        regression: The regression that is followed.
+        points: ``N x d``.
+        features: ``(b) x G x Np x mp``.
+        blocks: ``(b) x r x N x p x p``, the whitened covariances.
+        mean: ``(b) x N x n``.
+    """
+
+    regression: NystromRegression
+
+    def __init__(
+        self, regression: NystromRegression, points: Tensor, features: Tensor, blocks: Tensor, mean: Tensor
+    ) -> None:
+        super().__init__(regression, points)
+        self.features = features
+        self.blocks = blocks
+        self.mean = mean
+
+    def append(self, X: Tensor, Y: Tensor) -> FollowedNystrom:
+        grown, directions, residuals = self.regression._append(X, Y)
+        change = shared_product(directions, self.features.mT).mT  # (b) x r x Np x q
+        own = change.unflatten(-2, (-1, grown.rows.rows_per_point))
+        mean = self.mean + grown.rows.mean_of_rows(change @ residuals)
+        return FollowedNystrom(grown, self.points, self.features, self.blocks - _outer(own, own), mean)
+
+    def mean_and_norm(self) -> tuple[Tensor, Tensor]:
+        rows = self.regression.rows
+        return self.mean, rows.norm(self.blocks[..., : rows.groups_in_norm, :, :, :]).clamp_min(0)
+
+
+def _fit(
+    rows: RowKernel,
+    oversampling: float,
+    observed_X: GrowingRows,
+    observed_Y: GrowingRows,
+    indices: Tensor,
+    sizes: Tensor,
+) -> NystromRegression:
+    X, Y = observed_X.rows, observed_Y.rows
+    atoms = X.gather(-2, indices.unsqueeze(-1).expand(*indices.shape, X.shape[-1]))
+    subspace = Subspace.spanned_by(rows, atoms)
+    moment, response = X.new_zeros(()), X.new_zeros(())
+    for _, Y_piece, features in subspace.in_blocks(X, Y):
+        moment = moment + features.mT @ features
+        response = response + features.mT @ rows.targets(Y_piece)
+    shift = rows.eigvals.reciprocal()
+    eye = torch.eye(subspace.root.shape[-1], dtype=X.dtype, device=X.device)
+    precision = moment + shift[..., None, None] * eye
+    chol = safe_cholesky(precision, shift.expand(precision.shape[:-2]), precision, "Use a larger eta or float64.")
+    inverse = torch.cholesky_inverse(chol)
+    zero = X.new_zeros(X.shape[:-2])
+    return NystromRegression(
+        subspace,
+        oversampling,
+        observed_X,
+        observed_Y,
+        indices,
+        sizes,
+        inverse,
+        inverse,
+        inverse @ response,
+        zero,
+        zero,
+    )
+
+
+def _outer(left: Tensor, right: Tensor) -> Tensor:
+    """``left @ right.mT`` for ``... x p x m``, without a matrix product for every point when p is one."""
+    if left.shape[-2] == 1:
+        return torch.einsum("...i,...i->...", left, right).unsqueeze(-1)
+    return left @ right.mT
+
+
+def _bernoulli(probs: Tensor, generator: Generators, where: Tensor | None) -> Tensor:
+    """Independent draws; each data set from a generator of its own if there are several."""
+    if isinstance(generator, torch.Generator):
+        return torch.rand(probs.shape, generator=generator, dtype=probs.dtype).to(probs.device) < probs
+    uniform = torch.ones(probs.shape, dtype=probs.dtype)
+    wanted = [True] * len(generator) if where is None else where.tolist()
+    for row, source, draw in zip(uniform, generator, wanted, strict=True):
+        if draw:
+            row.copy_(torch.rand(row.shape, generator=source, dtype=row.dtype))
+    return uniform.to(probs.device) < probs
+
+
+def _places(drawn: Tensor) -> tuple[Tensor, Tensor]:
+    """Where ``(b) x t`` is True, padded with the last place to the longest, and how many they are."""
+    sizes = drawn.sum(dim=-1)
+    longest = int(sizes.max())
+    order = torch.argsort((~drawn).to(torch.uint8), dim=-1, stable=True)[..., :longest]
+    is_padding = torch.arange(longest, device=drawn.device) >= sizes.unsqueeze(-1)
+    return torch.where(is_padding, drawn.shape[-1] - 1, order), sizes
