@@ -12,11 +12,12 @@ from mtbo_torch.scalarizations import (
     LinearScalarization,
     UniformWeights,
 )
-from mtbo_torch.strategies import MTKB
+from mtbo_torch.strategies import MTBKB, MTKB
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "MTBKB",
     "MTKB",
     "ChebyshevScalarization",
     "DirichletWeights",

@@ -77,7 +77,7 @@ def nystrom_radius(
     """
     require_probability("delta", delta, "Pass the probability with which the bound may fail, for instance 0.1.")
     rho = _rho(epsilon)
-    b = torch.as_tensor(norm_bound) * (1 + 1 / math.sqrt(1 - epsilon))
+    b = norm_bound * (1 + 1 / math.sqrt(1 - epsilon))
     # 2 log(2 / delta) + rho * sum is the exact radius' term at delta / 2 and rho times the gain.
     return exact_radius(rho * torch.as_tensor(info_gain), b, noise_scale, eta, delta / 2)
 

@@ -295,7 +295,7 @@ class NystromMultiTaskGP(MultiTaskGPModel):
         >>> model = NystromMultiTaskGP(X, Y, covar_module=kernel, eta=0.1)
         >>> model.dictionary_size < 50
         True
-        >>> (model.mean(X) - Y).abs().max() < 0.01
+        >>> (model.mean(X) - Y).abs().max() < 0.05
         tensor(True)
     """
 

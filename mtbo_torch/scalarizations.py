@@ -115,6 +115,9 @@ class WeightDistribution(ABC):
             raise ValueError(f"num_tasks should be an integer >= 1, got {num_tasks!r}. Pass the number of tasks.")
         self.num_tasks = num_tasks
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.num_tasks})"
+
     def sample(
         self,
         shape: int | torch.Size | tuple[int, ...] = (),
@@ -203,6 +206,9 @@ class DirichletWeights(WeightDistribution):
             )
         self.concentration = value
 
+    def __repr__(self) -> str:
+        return f"DirichletWeights({self.num_tasks}, concentration={self.concentration.tolist()})"
+
     def _draw(
         self, shape: tuple[int, ...], generator: torch.Generator | None, dtype: torch.dtype, device: torch.device
     ) -> Tensor:
@@ -234,6 +240,9 @@ class FixedWeights(WeightDistribution):
             )
         super().__init__(weights.shape[-1])
         self.weights = weights
+
+    def __repr__(self) -> str:
+        return f"FixedWeights({self.weights.tolist()})"
 
     def _draw(
         self, shape: tuple[int, ...], generator: torch.Generator | None, dtype: torch.dtype, device: torch.device

@@ -102,3 +102,61 @@ def chebyshev_ucb(weights: np.ndarray, radius: float, mean: np.ndarray, covarian
     norms = operator_norm(blocks(covariance, n))
     scalarised = [chebyshev(weights, mu, np.zeros(n)) for mu in mean]
     return np.array([s + max(weights) * radius * math.sqrt(v) for s, v in zip(scalarised, norms, strict=True)])
+
+
+def nystrom_posterior(
+    gamma: Gamma,
+    X: np.ndarray,
+    Y: np.ndarray,
+    eta: float,
+    dictionary: list[int],
+    probs: np.ndarray,
+    Z: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """mu~_t at each point of Z and the joint Gamma~_t over Z, as printed in Algorithm 2: weights and pseudo-inverse."""
+    n, m = Y.shape[1], len(dictionary)
+    weights = np.repeat(1 / np.sqrt(probs[dictionary]), n)
+    atoms = X[dictionary]
+    G = weights[:, None] * gram(gamma, atoms, atoms, n) * weights[None, :]
+    values, vectors = np.linalg.eigh(G)
+    root = vectors @ np.diag(np.sqrt(np.clip(values, 0, None))) @ vectors.T
+    pseudo = np.linalg.pinv(root, rcond=1e-7, hermitian=True)
+
+    def embed(points: np.ndarray) -> np.ndarray:
+        return pseudo @ (weights[:, None] * gram(gamma, atoms, points, n))
+
+    V, total = np.zeros((n * m, n * m)), np.zeros(n * m)
+    for x, y in zip(X, Y, strict=True):
+        phi = embed(x[None])
+        V += phi @ phi.T
+        total += phi @ y
+    inverse = np.linalg.inv(V + eta * np.eye(n * m))
+    phi = embed(Z)
+    mean = phi.T @ inverse @ total
+    covariance = gram(gamma, Z, Z, n) - phi.T @ phi + eta * phi.T @ inverse @ phi
+    return mean.reshape(len(Z), n), covariance
+
+
+def bkb_posterior(
+    k: Scalar, X: np.ndarray, y: np.ndarray, eta: float, dictionary: list[int], Z: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of single-task BKB (Calandriello et al. 2019, Section 3), with a plain inverse."""
+    atoms = X[dictionary]
+    K_mm = np.array([[k(a, b) for b in atoms] for a in atoms])
+    root = np.linalg.cholesky(K_mm)
+    z = lambda x: np.linalg.solve(root, [k(a, x) for a in atoms])  # noqa: E731
+    features = np.array([z(x) for x in X])
+    V = features.T @ features + eta * np.eye(len(dictionary))
+    means, variances = [], []
+    for x in Z:
+        phi = z(x)
+        means.append(phi @ np.linalg.solve(V, features.T @ y))
+        variances.append(k(x, x) - phi @ phi + eta * phi @ np.linalg.solve(V, phi))
+    return np.array(means), np.array(variances)
+
+
+def nystrom_radius(gain: float, b: float, sigma: float, eta: float, delta: float, epsilon: float) -> float:
+    """beta~_t of Theorem 3; gain is half of the sum of log-determinants."""
+    rho = (1 + epsilon) / (1 - epsilon)
+    deviation = math.sqrt(2 * math.log(2 / delta) + rho * 2 * gain)
+    return b * (1 + 1 / math.sqrt(1 - epsilon)) + sigma / math.sqrt(eta) * deviation

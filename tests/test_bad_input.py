@@ -10,6 +10,7 @@ import torch
 from catalogue import data, icm, rbf, task_matrix
 
 from mtbo_torch import (
+    MTBKB,
     MTKB,
     ChebyshevScalarization,
     DirichletWeights,
@@ -19,11 +20,15 @@ from mtbo_torch import (
     IndependentKernel,
     InverseUniformWeights,
     LinearScalarization,
+    NystromMultiTaskGP,
+    NystromScalarizedMultiTaskUCB,
     ScalarizedMultiTaskUCB,
     SumOfSeparableKernel,
     TaskSimilarityKernel,
     UniformWeights,
     exact_radius,
+    nystrom_radius,
+    theory_oversampling,
 )
 from mtbo_torch.problems import RKHSFunction
 
@@ -44,6 +49,14 @@ def spoiled(tensor: torch.Tensor, value: float) -> torch.Tensor:
 
 def mtkb(**kwargs: object) -> MTKB:
     return MTKB(**({"kernel": KERNEL, "bounds": BOX, "norm_bound": 1.0, "noise_scale": 0.1} | kwargs))
+
+
+def mtbkb(**kwargs: object) -> MTBKB:
+    return MTBKB(**({"kernel": KERNEL, "bounds": BOX, "norm_bound": 1.0, "noise_scale": 0.1} | kwargs))
+
+
+def nystrom(**kwargs: object) -> NystromMultiTaskGP:
+    return NystromMultiTaskGP(X, Y, KERNEL, **({"eta": 0.1} | kwargs))
 
 
 def radius(**kwargs: object) -> torch.Tensor:
@@ -172,6 +185,30 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: mtkb(scalarization=SCALARIZATION), "scalarization should be a class"),
     (lambda: mtkb().ask(0), "q should be an integer >= 1"),
     (lambda: mtkb().ask(1.5), "q should be an integer >= 1"),
+    (lambda: mtkb(seed=[]), "seed should be an integer or a non-empty list"),
+    (lambda: mtkb(seed=[0, 1]).tell(Z[:1], Y[:1]), "x should be `2 x q x d`"),
+    # Nystrom
+    (lambda: nystrom(dictionary=torch.tensor([], dtype=torch.long)), "dictionary should have at least one index"),
+    (lambda: nystrom(dictionary=torch.tensor([0, 5])), "dictionary should hold indices of the 5 observations"),
+    (lambda: nystrom(dictionary=torch.tensor([-1])), "dictionary should hold indices"),
+    (lambda: nystrom(dictionary=torch.tensor([0.0])), "dictionary should be a tensor of integer indices"),
+    (lambda: nystrom(dictionary=[0, 1]), "dictionary should be a tensor of integer indices"),
+    (lambda: nystrom(dictionary=torch.zeros(2, 1, dtype=torch.long)), "dictionary should have a batch shape"),
+    (lambda: nystrom(oversampling=0.0), "oversampling"),
+    (lambda: nystrom(oversampling=-1.0), "oversampling"),
+    (lambda: nystrom(eta=0.0), "eta"),
+    (lambda: nystrom_radius(1.0, 1.0, 0.1, 0.1, 0.1, epsilon=0.0), "epsilon should lie in"),
+    (lambda: nystrom_radius(1.0, 1.0, 0.1, 0.1, 0.1, epsilon=1.0), "epsilon should lie in"),
+    (lambda: nystrom_radius(1.0, 1.0, 0.1, 0.1, delta=0.0, epsilon=0.5), "delta"),
+    (lambda: nystrom_radius(-1.0, 1.0, 0.1, 0.1, 0.1, epsilon=0.5), "info_gain"),
+    (lambda: theory_oversampling(0, 0.1, 0.5), "num_rounds"),
+    (lambda: theory_oversampling(10, 0.0, 0.5), "delta"),
+    (lambda: theory_oversampling(10, 0.1, 1.5), "epsilon"),
+    (lambda: NystromScalarizedMultiTaskUCB(MODEL, SCALARIZATION, 1.0), "model should be a NystromMultiTaskGP"),
+    (lambda: mtbkb(oversampling=0.0), "oversampling"),
+    (lambda: mtbkb(epsilon=1.0), "epsilon"),
+    (lambda: mtbkb(schedule="sometimes"), "schedule should be one of"),
+    (lambda: mtbkb(choices=Z), "MTBKB should get either bounds or choices"),
     # Problem
     (lambda: RKHSFunction(KERNEL, Z, Y), "coefficients"),
     (lambda: RKHSFunction(KERNEL, Z[:0], Y[:0]), "centers"),

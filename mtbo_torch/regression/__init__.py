@@ -7,7 +7,7 @@ from torch import Tensor
 from mtbo_torch.regression.base import Followed, MatrixKernel, Regression, ScalarKernel, SeparableSum
 from mtbo_torch.regression.dense import DenseRegression, operator_norm
 from mtbo_torch.regression.kronecker import KroneckerRegression
-from mtbo_torch.regression.nystrom import NystromRegression
+from mtbo_torch.regression.nystrom import FollowedNystrom, NystromRegression
 
 
 def fit(gamma: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> Regression:
@@ -26,6 +26,7 @@ def fit(gamma: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> Regression:
 __all__ = [
     "DenseRegression",
     "Followed",
+    "FollowedNystrom",
     "KroneckerRegression",
     "MatrixKernel",
     "NystromRegression",

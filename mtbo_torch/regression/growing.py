@@ -126,7 +126,7 @@ class InverseCholesky:
         if size == 0:
             return cls((), matrix.new_zeros(matrix.shape[:-2]), 0, smallest)
         chol = safe_cholesky(matrix, floor, matrix, remedy)
-        inverse = torch.linalg.solve_triangular(chol, _eye_like(chol), upper=False)
+        inverse = solve_lower(chol, _eye_like(chol))
         blocks = tuple(
             GrowingRows.of(inverse[..., start : start + LARGEST_BLOCK, : start + LARGEST_BLOCK].contiguous())
             for start in range(0, size, LARGEST_BLOCK)
@@ -199,7 +199,7 @@ class InverseCholesky:
         """
         projected = self.lower(cross)
         chol = safe_cholesky(corner - projected @ projected.mT, floor, corner, remedy)
-        inverse = torch.linalg.solve_triangular(chol, _eye_like(chol), upper=False)
+        inverse = solve_lower(chol, _eye_like(chol))
         rows = torch.cat([-(inverse @ self.upper(projected)), inverse], dim=-1)
         grown = InverseCholesky(
             self._extended_blocks(rows),
@@ -340,6 +340,11 @@ def safe_cholesky(matrix: Tensor, floor: Tensor, source: Tensor, remedy: str) ->
         if not info.any():
             return chol
     raise ValueError(f"The regularised kernel matrix is not positive definite in {matrix.dtype}. {remedy}")
+
+
+def solve_lower(chol: Tensor, right: Tensor) -> Tensor:
+    """``chol^{-1} right``; a division when there is a single row, as in most rounds."""
+    return right / chol if chol.shape[-1] == 1 else torch.linalg.solve_triangular(chol, right, upper=False)
 
 
 def _row_dot(a: Tensor, b: Tensor) -> Tensor:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mtbo_torch.regression.base import Folded, Followed, MatrixKernel, Regression, shared_product
 from mtbo_torch.regression.features import RowKernel, rows_of
-from mtbo_torch.regression.growing import GrowingRows, safe_cholesky
+from mtbo_torch.regression.growing import GrowingRows, safe_cholesky, solve_lower
 
 # Features of the past are made in pieces of this many numbers, so that no t x m matrix is ever held.
 BLOCK_NUMBERS = 2**21
@@ -18,6 +19,15 @@ BLOCK_NUMBERS = 2**21
 FIRST_DICTIONARY = 64
 
 Generators = torch.Generator | Sequence[torch.Generator]
+STORED = (
+    "dictionary",
+    "dictionary_size",
+    "inverse",
+    "previous_inverse",
+    "coefficients",
+    "information",
+    "drift",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,9 +229,9 @@ class NystromRegression(Regression):
         eye = torch.eye(seen.shape[-1], dtype=X.dtype, device=X.device).expand_as(seen)
         one = eye[..., 0, 0]
         chol = safe_cholesky(eye + seen, one, eye, "Use float64.")
-        directions = torch.linalg.solve_triangular(chol, product, upper=False)
+        directions = solve_lower(chol, product)
         error = rows.targets(Y) - features @ self.coefficients
-        residuals = torch.linalg.solve_triangular(chol, error, upper=False)
+        residuals = solve_lower(chol, error)
         joint = seen + rows.eigvals[..., None, None] * (rows(X, X) - features @ features.mT)
         gain = safe_cholesky(eye + joint, one, eye + joint, "Use float64.").diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
         leading = self.subspace.covariance(X, features, self.inverse[..., : rows.leading_groups, :, :])
@@ -229,7 +239,7 @@ class NystromRegression(Regression):
             self,
             observed_X=self.observed_X.extend(X),
             observed_Y=self.observed_Y.extend(Y),
-            inverse=self.inverse - directions.mT @ directions,
+            inverse=_minus_outer(self.inverse, directions),
             previous_inverse=self.inverse,
             coefficients=self.coefficients + directions.mT @ residuals,
             information=self.information + rows.logdet(gain),
@@ -255,6 +265,21 @@ class NystromRegression(Regression):
             grow(self.information, 0),
             grow(self.drift, 0),
         )
+
+    def with_oversampling(self, oversampling: float) -> NystromRegression:
+        """The same regression, for drawing its next dictionary with another q."""
+        return replace(self, oversampling=oversampling)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything but the observations and the kernel, by name; :meth:`restored` takes it back."""
+        return {name: getattr(self, name) for name in STORED} | {"root": self.subspace.root}
+
+    def restored(self, X: Tensor, Y: Tensor, tensors: dict[str, Tensor]) -> NystromRegression:
+        """The regression with this kernel that :meth:`tensors` was made from, to the last bit."""
+        atoms = _rows_at(X, tensors["dictionary"])
+        subspace = Subspace(self.rows, atoms, tensors["root"])
+        stored: dict[str, Any] = {name: tensors[name] for name in STORED}
+        return replace(self, subspace=subspace, observed_X=GrowingRows.of(X), observed_Y=GrowingRows.of(Y), **stored)
 
     def mean(self, X: Tensor) -> Tensor:
         folded = Folded.of(X, self.batch_shape)
@@ -330,6 +355,12 @@ class FollowedNystrom(Followed):
         mean = self.mean + grown.rows.mean_of_rows(change @ residuals)
         return FollowedNystrom(grown, self.points, self.features, self.blocks - _outer(own, own), mean)
 
+    def tensors(self) -> dict[str, Tensor]:
+        return {"blocks": self.blocks, "mean": self.mean}
+
+    def restored(self, tensors: dict[str, Tensor]) -> FollowedNystrom:
+        return FollowedNystrom(self.regression, self.points, self.features, tensors["blocks"], tensors["mean"])
+
     def mean_and_norm(self) -> tuple[Tensor, Tensor]:
         rows = self.regression.rows
         return self.mean, rows.norm(self.blocks[..., : rows.groups_in_norm, :, :, :]).clamp_min(0)
@@ -344,8 +375,7 @@ def _fit(
     sizes: Tensor,
 ) -> NystromRegression:
     X, Y = observed_X.rows, observed_Y.rows
-    atoms = X.gather(-2, indices.unsqueeze(-1).expand(*indices.shape, X.shape[-1]))
-    subspace = Subspace.spanned_by(rows, atoms)
+    subspace = Subspace.spanned_by(rows, _rows_at(X, indices))
     moment, response = X.new_zeros(()), X.new_zeros(())
     for _, Y_piece, features in subspace.in_blocks(X, Y):
         moment = moment + features.mT @ features
@@ -369,6 +399,16 @@ def _fit(
         zero,
         zero,
     )
+
+
+def _rows_at(X: Tensor, indices: Tensor) -> Tensor:
+    return X.gather(-2, indices.unsqueeze(-1).expand(*indices.shape, X.shape[-1]))
+
+
+def _minus_outer(matrix: Tensor, rows: Tensor) -> Tensor:
+    """``matrix - rows^T rows`` in one pass."""
+    flat = rows.flatten(end_dim=-3)
+    return torch.baddbmm(matrix.flatten(end_dim=-3), flat.mT, flat, alpha=-1).view_as(matrix)
 
 
 def _outer(left: Tensor, right: Tensor) -> Tensor:

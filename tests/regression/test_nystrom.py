@@ -1,0 +1,326 @@
+"""The Nystrom path against Algorithm 2 written out, against the exact path, and at its draws."""
+
+from __future__ import annotations
+
+import numpy as np
+import oracles
+import pytest
+import torch
+from catalogue import KERNELS, Builder, data, icm, rbf, similarity, task_matrix
+from suites import close
+
+from mtbo_torch import (
+    ExactMultiTaskGP,
+    ICMKernel,
+    NystromMultiTaskGP,
+    TaskSimilarityKernel,
+    nystrom_radius,
+    theory_oversampling,
+)
+from mtbo_torch.regression import NystromRegression, nystrom
+from mtbo_torch.regression.features import GroupedRows, MatrixRows
+
+every_kernel = pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
+DICTIONARY = [0, 3, 4, 9, 11]
+
+
+def fitted(build: Builder = icm, n: int = 3, t: int = 12, dictionary: object = DICTIONARY, **kwargs: object):
+    X, Y, _ = data(t, n, 2)
+    indices = None if dictionary is None else torch.tensor(dictionary)
+    return NystromMultiTaskGP(X, Y, build(n, 2).kernel, **({"eta": 0.1, "dictionary": indices} | kwargs))
+
+
+@every_kernel
+@pytest.mark.parametrize("n", [1, 2, 4])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_agrees_with_algorithm_2_and_the_weights_cancel(build: Builder, n: int, weighted: bool) -> None:
+    case = build(n, 2)
+    X, Y, Z = data(12, n, 2)
+    probs = np.linspace(0.1, 1, 12) if weighted else np.ones(12)
+    mean, covariance = oracles.nystrom_posterior(case.gamma, X.numpy(), Y.numpy(), 0.1, DICTIONARY, probs, Z.numpy())
+    model = fitted(build, n)
+    close(model.mean(Z), mean, 1e-8)
+    close(model.covariance(Z), oracles.blocks(covariance, n), 1e-8)
+    close(model.covariance_norm(Z), oracles.operator_norm(oracles.blocks(covariance, n)), 1e-8)
+    close(model.posterior(Z).distribution.covariance_matrix, covariance, 1e-8)
+    assert model.dictionary_size == 5
+    assert model.dictionary.tolist() == DICTIONARY
+
+
+def test_structured_kernels_take_the_scalar_embedding() -> None:
+    for build in KERNELS:
+        rows = fitted(build).regression.rows
+        assert isinstance(rows, MatrixRows if build.__name__ == "general_sum" else GroupedRows)
+
+
+@every_kernel
+@pytest.mark.parametrize("eta", [0.1, (0.05, 0.1, 0.3)], ids=["one noise", "noise of each task"])
+def test_a_dictionary_of_all_points_is_the_exact_model(build: Builder, eta: object) -> None:
+    X, Y, Z = data(12, 3, 2)
+    eta = torch.tensor(eta, dtype=torch.double)
+    exact = ExactMultiTaskGP(X, Y, build(3, 2).kernel, eta=eta)
+    model = fitted(build, dictionary=list(range(12)), eta=eta)
+    close(model.mean(Z), exact.mean(Z), 1e-8)
+    close(model.covariance(Z), exact.covariance(Z), 1e-8)
+    close(model.covariance_norm(Z), exact.covariance_norm(Z), 1e-8)
+    close(model.info_gain, exact.info_gain, 1e-8)
+
+
+@pytest.mark.parametrize("eta", [0.1, 1.7])
+def test_one_task_is_bkb(eta: float) -> None:
+    X, Y, Z = data(12, 1, 2)
+    model = NystromMultiTaskGP(
+        X, Y, ICMKernel(rbf(0.5), torch.ones(1, 1, dtype=torch.double)), eta=eta, dictionary=torch.tensor(DICTIONARY)
+    )
+    mean, variance = oracles.bkb_posterior(oracles.rbf(0.5), X.numpy(), Y[:, 0].numpy(), eta, DICTIONARY, Z.numpy())
+    close(model.mean(Z)[:, 0], mean, 1e-8)
+    close(model.covariance_norm(Z), variance, 1e-8)
+
+
+@every_kernel
+def test_duplicates_in_the_dictionary_add_nothing(build: Builder) -> None:
+    _, _, Z = data(12, 3, 2)
+    plain, doubled = fitted(build), fitted(build, dictionary=[*DICTIONARY, 3, 3, 0])
+    close(doubled.mean(Z), plain.mean(Z), 1e-9)
+    close(doubled.covariance(Z), plain.covariance(Z), 1e-9)
+
+
+@every_kernel
+@pytest.mark.parametrize("step", [1, 3])
+def test_appending_keeps_the_dictionary_and_equals_fitting(build: Builder, step: int) -> None:
+    X, Y, Z = data(12, 3, 2)
+    dictionary = torch.tensor([0, 2, 5])
+    model = NystromMultiTaskGP(X[:6], Y[:6], build(3, 2).kernel, eta=0.1, dictionary=dictionary)
+    parent, before = model, model.mean(Z)
+    for i in range(6, 12, step):
+        model = model.condition_on_observations(X[i : i + step], Y[i : i + step])
+        model.condition_on_observations(X[:1], Y[:1])  # a branch that must leave no trace
+    expected = NystromMultiTaskGP(X, Y, build(3, 2).kernel, eta=0.1, dictionary=dictionary)
+    close(model.mean(Z), expected.mean(Z), 1e-9)
+    close(model.covariance(Z), expected.covariance(Z), 1e-9)
+    close(model.covariance_norm(Z), expected.covariance_norm(Z), 1e-9)
+    assert torch.equal(parent.mean(Z), before)
+
+
+@every_kernel
+def test_the_gain_is_the_sum_over_rounds(build: Builder) -> None:
+    X, Y, _ = data(12, 3, 2)
+    model = NystromMultiTaskGP(X[:6], Y[:6], build(3, 2).kernel, eta=0.1, dictionary=torch.tensor([0, 2, 5]))
+    expected = model.info_gain.item()
+    for i in range(6, 12):
+        covariance = model.covariance(X[i : i + 1])[0].numpy()
+        expected += 0.5 * np.linalg.slogdet(np.eye(3) + covariance / 0.1)[1]
+        model = model.condition_on_observations(X[i : i + 1], Y[i : i + 1])
+    close(model.info_gain, expected, 1e-9)
+
+
+@every_kernel
+def test_the_gain_of_a_fit_is_never_below_the_exact_one(build: Builder) -> None:
+    X, Y, _ = data(12, 3, 2)
+    exact = ExactMultiTaskGP(X, Y, build(3, 2).kernel, eta=0.1).info_gain
+    for dictionary in ([0], DICTIONARY):
+        assert fitted(build, dictionary=dictionary).info_gain >= exact - 1e-9
+
+
+@every_kernel
+@pytest.mark.parametrize("eta", [0.1, (0.1, 0.2, 0.3)], ids=["one noise", "noise of each task"])
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_following_equals_evaluating(build: Builder, eta: object, batch: tuple[int, ...]) -> None:
+    X, Y, Z = data(12, 3, 2)
+    X, Y = (tensor.expand(*batch, *tensor.shape) for tensor in (X, Y))
+    eta = torch.tensor(eta, dtype=torch.double)
+    dictionary = torch.tensor([0, 2])
+    model = NystromMultiTaskGP(X[..., :4, :], Y[..., :4, :], build(3, 2).kernel, eta=eta, dictionary=dictionary)
+    followed = model.regression.follow(Z)
+    for i, step in ((4, 1), (5, 1), (6, 6)):
+        followed = followed.append(X[..., i : i + step, :], Y[..., i : i + step, :])
+        mean, norm = followed.mean_and_norm()
+        expected_mean, expected_norm = followed.regression.mean_and_norm(Z)
+        close(mean, expected_mean, 1e-10)
+        close(norm, expected_norm, 1e-10)
+
+
+def test_batches_with_dictionaries_of_different_sizes() -> None:
+    sets = [data(40, 3, 2, seed) for seed in (0, 1, 2)]
+    X, Y, Z = (torch.stack(parts) for parts in zip(*sets, strict=True))
+    X[1] *= 0.05  # close together: few points are enough
+    kernel, generators = icm(3, 2).kernel, [torch.Generator().manual_seed(seed) for seed in range(3)]
+    together = NystromMultiTaskGP(X, Y, kernel, eta=0.1, dictionary=torch.arange(40)).regression.resample(generators)
+    sizes = together.dictionary_size.tolist()
+    assert sizes[1] < min(sizes[0], sizes[2])
+    for i in range(3):
+        alone = NystromMultiTaskGP(X[i], Y[i], kernel, eta=0.1, dictionary=torch.arange(40)).regression
+        alone = alone.resample(torch.Generator().manual_seed(i))
+        assert alone.dictionary_size == sizes[i]
+        assert together.dictionary[i, : sizes[i]].tolist() == alone.dictionary.tolist()
+        close(together.mean(Z)[i], alone.mean(Z[i]), 1e-9)
+        close(together.covariance_norm(Z)[i], alone.covariance_norm(Z[i]), 1e-9)
+    kept = together.resample(generators, where=torch.tensor([True, False, False]))
+    assert kept.dictionary_size.tolist()[1:] == sizes[1:]
+    close(kept.mean(Z)[1:], together.mean(Z)[1:], 1e-9)
+
+
+@pytest.mark.parametrize("build", [icm, KERNELS[7]], ids=["grouped", "matrix"])
+def test_the_past_is_processed_in_blocks(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, Z = data(12, 3, 2)
+    whole = fitted(build)
+    probs, mean = whole.inclusion_probs, whole.mean(Z)
+    monkeypatch.setattr(nystrom, "BLOCK_NUMBERS", 20)
+    pieces = fitted(build)
+    assert len(list(pieces.regression.subspace.in_blocks(*data(12, 3, 2)[:2]))) > 1
+    close(pieces.mean(Z), mean, 1e-10)
+    close(pieces.inclusion_probs, probs, 1e-10)
+
+
+def test_inclusion_probabilities_are_those_of_the_round_before() -> None:
+    X, Y, _ = data(12, 3, 2)
+    before = fitted(t=11, oversampling=2.0, dictionary=[0, 3, 4])
+    after = before.condition_on_observations(X[11:], Y[11:])
+    expected = (2.0 * before.covariance_norm(X) / 0.1).clamp_max(1)
+    close(after.inclusion_probs, expected, 1e-10)
+    drawn = after.resample(torch.Generator().manual_seed(3))
+    uniform = torch.rand(12, generator=torch.Generator().manual_seed(3), dtype=torch.double)
+    kept = (uniform < expected) | (torch.arange(12) == 11)
+    assert drawn.dictionary.tolist() == kept.nonzero().flatten().tolist()
+
+
+def test_draws_have_the_promised_frequencies() -> None:
+    model = fitted(t=30, oversampling=0.5, dictionary=list(range(10)))
+    probs, counts = model.inclusion_probs, torch.zeros(30)
+    assert ((probs > 0.05) & (probs < 0.95)).any()
+    generator, draws = torch.Generator().manual_seed(0), 2000
+    for _ in range(draws):
+        places = nystrom._bernoulli(probs, generator, None)
+        counts += places
+    deviation = (probs * (1 - probs) / draws).sqrt()
+    assert ((counts / draws - probs).abs() <= 4.5 * deviation + 1e-12).all()
+
+
+def test_the_newest_point_is_always_in() -> None:
+    model = fitted(oversampling=1e-9)
+    drawn = model.resample(torch.Generator())
+    assert drawn.dictionary.tolist() == [11]
+    assert drawn.dictionary_size == 1
+
+
+def test_a_dictionary_is_drawn_for_data_at_once() -> None:
+    X = torch.rand(1000, 1, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    Y = torch.cat([torch.sin(6 * X), torch.cos(6 * X)], dim=-1)
+    kernel = ICMKernel(rbf(0.2), torch.eye(2, dtype=torch.double))
+    model, again = (NystromMultiTaskGP(X, Y, kernel, eta=0.1, seed=1) for _ in range(2))
+    assert torch.equal(model.dictionary, again.dictionary)
+    assert 5 < model.dictionary_size < 60
+    exact = ExactMultiTaskGP(X, Y, kernel, eta=0.1)
+    Z = torch.linspace(0, 1, 101, dtype=torch.double).unsqueeze(-1)
+    close(model.mean(Z), exact.mean(Z), 1e-2)
+    ratio = model.covariance_norm(Z) / exact.covariance_norm(Z)
+    assert ratio.min() > 0.9
+    assert ratio.max() < 3
+    finer = NystromMultiTaskGP(X, Y, kernel, eta=0.1, oversampling=30.0, seed=1)
+    assert finer.dictionary_size > model.dictionary_size
+
+
+@every_kernel
+def test_without_data_it_is_the_prior(build: Builder) -> None:
+    case = build(3, 2)
+    X, Y, Z = data(4, 3, 2)
+    model = NystromMultiTaskGP(X[:0], Y[:0], case.kernel, eta=0.1)
+    close(model.covariance(Z), np.stack([case.gamma(z, z) for z in Z.numpy()]), 1e-12)
+    assert model.info_gain == 0
+    grown = model.condition_on_observations(X, Y).resample(torch.Generator().manual_seed(0))
+    exact = ExactMultiTaskGP(X, Y, case.kernel, eta=0.1)
+    close(grown.info_gain, exact.info_gain, 1e-8)  # the first observations' joint covariance is the prior's
+
+
+@pytest.mark.parametrize("dtype", [torch.float, torch.double])
+def test_many_duplicates_stay_finite_and_non_negative(dtype: torch.dtype) -> None:
+    X = torch.cat([torch.zeros(30, 1), torch.rand(5, 1, generator=torch.Generator().manual_seed(0))]).to(dtype)
+    Y = torch.ones(35, 2, dtype=dtype)
+    model = NystromMultiTaskGP(X, Y, similarity(2, 1).kernel, eta=1e-3, dictionary=torch.arange(35))
+    for _ in range(3):
+        model = model.condition_on_observations(X[:5], Y[:5])
+    Z = torch.linspace(0, 1, 50, dtype=dtype).unsqueeze(-1)
+    assert torch.isfinite(model.mean(Z)).all()
+    assert (model.covariance_norm(Z) >= 0).all()
+    close(model.mean(Z)[0], torch.ones(2), 1e-2)
+
+
+def test_single_precision() -> None:
+    _, _, Z = data(12, 3, 2)
+    double, single = fitted(), fitted().to(torch.float)
+    close(single.mean(Z.float()), double.mean(Z), 1e-3)
+    close(single.covariance(Z.float()), double.covariance(Z), 1e-3)
+
+
+def test_hallucinated_points_lose_their_variance() -> None:
+    _, _, Z = data(12, 3, 2)
+    model = fitted(dictionary=[0])
+    hallucinated = model.hallucinate(Z[:2])
+    exact = ExactMultiTaskGP(Z[:2], torch.zeros(2, 3, dtype=torch.double), icm(3, 2).kernel, eta=0.1)
+    assert (hallucinated.covariance_norm(Z[:2]) <= exact.covariance_norm(Z[:2]) + 1e-9).all()
+    assert (hallucinated.covariance_norm(Z) <= model.covariance_norm(Z) + 1e-9).all()
+
+
+def test_the_sandwich_holds_at_the_promised_rate() -> None:
+    """Gamma / rho <= Gamma~ <= rho Gamma along 100 runs of Algorithm 2 with the theory's oversampling."""
+    epsilon, delta, rounds = 0.5, 0.1, 25
+    rho, q = (1 + epsilon) / (1 - epsilon), theory_oversampling(rounds, delta, epsilon)
+    kernel = TaskSimilarityKernel(rbf(0.3), 2, 0.4)
+    Z = torch.linspace(0, 1, 15, dtype=torch.double).unsqueeze(-1)
+    failures, largest = 0, 0.0
+    for seed in range(100):
+        X, Y, _ = data(rounds, 2, 1, seed)
+        generator = torch.Generator().manual_seed(seed)
+        regression = NystromMultiTaskGP(X[:0], Y[:0], kernel, eta=0.1, oversampling=q).regression
+        assert isinstance(regression, NystromRegression)
+        for t in range(rounds):
+            regression = regression.append(X[t : t + 1], Y[t : t + 1]).resample(generator)
+        exact = ExactMultiTaskGP(X, Y, kernel, eta=0.1)
+        approximate, truth = regression.covariance(Z), exact.covariance(Z)
+        gaps = torch.cat([rho * approximate - truth, rho * truth - approximate])
+        failures += bool((torch.linalg.eigvalsh(gaps) < -1e-9).any())
+        # The dictionary bound of Theorem 3, with the variances in units of eta (see theory_oversampling).
+        spent = sum(
+            ExactMultiTaskGP(X[: s + 1], Y[: s + 1], kernel, eta=0.1).covariance_norm(X[s : s + 1]).item() / 0.1
+            for s in range(0, rounds, 5)
+        )
+        largest = max(largest, regression.dictionary_size.item() / (6 * rho * q * (1 + 1 / 0.1) * spent))
+    assert failures <= delta * 100
+    assert largest <= 1
+
+
+def test_a_small_dictionary_breaks_the_sandwich() -> None:
+    """The test above can fail: a dictionary of the newest point alone violates it."""
+    kernel = TaskSimilarityKernel(rbf(0.3), 2, 0.4)
+    X, Y, _ = data(25, 2, 1)
+    Z = torch.linspace(0, 1, 15, dtype=torch.double).unsqueeze(-1)
+    truth = ExactMultiTaskGP(X, Y, kernel, eta=0.1).covariance(Z)
+    poor = NystromMultiTaskGP(X, Y, kernel, eta=0.1, dictionary=torch.tensor([24])).covariance(Z)
+    assert (torch.linalg.eigvalsh(3 * truth - poor) < -1e-9).any()
+
+
+@pytest.mark.parametrize("gain", [0.0, 0.3, 12.0])
+def test_radius_against_the_formula(gain: float) -> None:
+    actual = nystrom_radius(torch.tensor(gain, dtype=torch.double), 1.7, 0.3, 0.2, 0.05, 0.4)
+    close(actual, oracles.nystrom_radius(gain, 1.7, 0.3, 0.2, 0.05, 0.4), 1e-10)
+
+
+def test_theory_oversampling_against_the_formula() -> None:
+    assert theory_oversampling(2000, 0.1, 0.5) == pytest.approx(6 * 3 * np.log(4 * 2000 / 0.1) / 0.25)
+
+
+def test_task_matrix_of_each_batch_entry() -> None:
+    X, Y, Z = data(12, 3, 2)
+    matrices = torch.stack([task_matrix(3), task_matrix(3, rank=1, seed=3)])
+    batch = NystromMultiTaskGP(
+        torch.stack([X, X]),
+        torch.stack([Y, Y]),
+        ICMKernel(rbf(0.5), matrices),
+        eta=0.1,
+        dictionary=torch.tensor(DICTIONARY),
+    )
+    for i in range(2):
+        alone = NystromMultiTaskGP(X, Y, ICMKernel(rbf(0.5), matrices[i]), eta=0.1, dictionary=torch.tensor(DICTIONARY))
+        close(batch.mean(Z)[i], alone.mean(Z), 1e-9)
+        close(batch.covariance_norm(Z)[i], alone.covariance_norm(Z), 1e-9)
+        close(batch.info_gain[i], alone.info_gain, 1e-9)
