@@ -9,7 +9,7 @@ import torch
 from botorch.acquisition.multi_objective.base import MultiObjectiveAnalyticAcquisitionFunction
 from botorch.exceptions.errors import UnsupportedError
 from botorch.exceptions.warnings import BotorchWarning
-from botorch.models.model import Model
+from botorch.models.model import Model, ModelList
 from botorch.posteriors import GPyTorchPosterior, Posterior
 from botorch.utils.transforms import average_over_ensemble_models, match_batch_shape, t_batch_mode_transform
 from gpytorch.distributions import MultitaskMultivariateNormal
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mtbo_torch.checks import require_positive
 from mtbo_torch.models import MultiTaskGPModel, NystromMultiTaskGP
-from mtbo_torch.regression import operator_norm
+from mtbo_torch.regression import Regression, operator_norm
 from mtbo_torch.scalarizations import Scalarization
 
 
@@ -27,7 +27,7 @@ def scalarized_ucb(mean: Tensor, norm: Tensor, scalarization: Scalarization, rad
     r""":math:`s_\lambda(\mu) + L_\lambda \beta \|\Gamma\|^{1/2}` for ``... x q x n`` means and ``... x q`` norms."""
     # The square root has no finite slope at zero; far below any variance that matters, it is cut off.
     deviation = norm.clamp_min(torch.finfo(norm.dtype).tiny).sqrt()
-    return scalarization(mean) + (scalarization.lipschitz * radius).unsqueeze(-1) * deviation
+    return scalarization(mean) + (scalarization.lipschitz.to(mean) * radius.to(mean)).unsqueeze(-1) * deviation
 
 
 class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
@@ -83,25 +83,24 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
                 f"got {scalarization.num_tasks} weights. Sample the weights with num_tasks={model.num_outputs}."
             )
         require_positive("radius", radius, "Pass for instance exact_radius(...).", allow_zero=True)
+        value = radius if isinstance(radius, Tensor) else torch.tensor(radius, dtype=torch.double)
+        _require_batch("scalarization", scalarization.weights.shape[:-1], model)
+        _require_batch("radius", value.shape, model)
         super().__init__(model=model)
         self.scalarization = scalarization
-        weights = scalarization.weights
-        self.register_buffer("radius", torch.as_tensor(radius, dtype=weights.dtype, device=weights.device))
+        self.register_buffer("radius", value.to(scalarization.weights.device))
         self._warned = False
-        self._hallucinated: MultiTaskGPModel | None = None
-        if isinstance(model, MultiTaskGPModel):
-            model.regression  # noqa: B018 - fitted here, so that no call below has to compare hyper-parameters
         self.set_X_pending(X_pending)
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
         """Take points that are being evaluated into account; None forgets them."""
-        if X_pending is not None and isinstance(self.model, MultiTaskGPModel):
-            with torch.no_grad():
-                X_pending = X_pending.detach()
-                self._hallucinated = self.model.hallucinate(X_pending)
-        else:
-            self._hallucinated = None
-        self.X_pending = X_pending
+        self.X_pending = None if X_pending is None else X_pending.detach()
+        self._hallucinated: tuple[Regression, MultiTaskGPModel] | None = None
+        if isinstance(self.model, MultiTaskGPModel):
+            fitted = self.model.regression  # here, so that no call below has to compare hyper-parameters
+            if self.X_pending is not None:
+                with torch.no_grad():
+                    self._hallucinated = (fitted, self.model.hallucinate(self.X_pending.to(self.model.train_targets)))
 
     @t_batch_mode_transform()
     @average_over_ensemble_models
@@ -117,20 +116,35 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
     def _mean_and_norm(self, X: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
         if isinstance(self.model, MultiTaskGPModel) and before.shape[-2] == 0:
             mean, norm = self.model.mean_and_norm(X)
-            return mean, norm if self._hallucinated is None else self._hallucinated.mean_and_norm(X)[1]
+            if self.X_pending is None:
+                return mean, norm
+            if self._hallucinated is None or self._hallucinated[0] is not self.model._regression:
+                self.set_X_pending(self.X_pending)  # the model has changed since
+            assert self._hallucinated is not None
+            return mean, self._hallucinated[1].mean_and_norm(X)[1]
         pending = before
         if self.X_pending is not None:
-            pending = torch.cat([match_batch_shape(self.X_pending, X), before], dim=-2)
+            pending = torch.cat([match_batch_shape(self.X_pending.to(X), X), before], dim=-2)
+        return self._of(self.model, X, pending)
+
+    def _of(self, model: Model, X: Tensor, pending: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and norm of any model, through its posterior."""
+        if isinstance(model, ModelList):
+            # The members are independent of each other, but BoTorch would also cut the ties inside them.
+            means, norms = zip(*[self._of(member, X, pending) for member in model.models], strict=True)
+            return torch.cat(means, dim=-1), torch.stack(norms).amax(dim=0)
         if pending.shape[-2]:
-            return _mean_and_norm_given_pending(self.model, X, pending)
-        posterior = self.model.posterior(X)
+            return _mean_and_norm_given_pending(model, X, pending)
+        if isinstance(model, MultiTaskGPModel):
+            return model.mean_and_norm(X)
+        posterior = model.posterior(X)
         if _is_joint(posterior):
             mean, covariance = _point_major(posterior)
             return mean, operator_norm(covariance).unsqueeze(-1)
         if not self._warned:
             self._warned = True
             warnings.warn(
-                f"The posterior of {type(self.model).__name__} has no covariances between tasks; it is used as "
+                f"The posterior of {type(model).__name__} has no covariances between tasks; it is used as "
                 "independent tasks, whose norm is the largest variance.",
                 BotorchWarning,
                 stacklevel=4,
@@ -176,6 +190,20 @@ class NystromScalarizedMultiTaskUCB(ScalarizedMultiTaskUCB):
                 "Use ScalarizedMultiTaskUCB for any other model."
             )
         super().__init__(model, scalarization, radius, X_pending)
+
+
+def _require_batch(name: str, shape: torch.Size, model: Model) -> None:
+    try:
+        batch_shape = model.batch_shape
+    except (AttributeError, NotImplementedError):  # not every model has one
+        return
+    if len(shape) > len(batch_shape) or any(
+        a not in (1, b) for a, b in zip(shape[::-1], batch_shape[::-1], strict=False)
+    ):
+        raise ValueError(
+            f"{name} should be of the model's batch shape {tuple(batch_shape)}, got {tuple(shape)}. "
+            "Use one acquisition function for each, or a model with that batch shape."
+        )
 
 
 def _is_joint(posterior: Posterior) -> bool:

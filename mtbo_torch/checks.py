@@ -29,13 +29,21 @@ def require_finite(name: str, value: Tensor) -> None:
         )
 
 
-def require_positive(name: str, value: float | Tensor, remedy: str, allow_zero: bool = False) -> None:
+def require_positive(name: str, value: object, remedy: str, allow_zero: bool = False) -> None:
     """Refuse numbers that are not finite and positive (or, with `allow_zero`, not negative)."""
+    wanted = "finite and >= 0" if allow_zero else "finite and > 0"
+    if isinstance(value, bool) or not isinstance(value, Real | Tensor):
+        raise ValueError(f"{name} should be a number, {wanted}, got {value!r}. {remedy}")
     tensor = torch.as_tensor(value)
     good = torch.isfinite(tensor) & ((tensor >= 0) if allow_zero else (tensor > 0))
     if not good.all():
-        wanted = "finite and >= 0" if allow_zero else "finite and > 0"
         raise ValueError(f"{name} should be {wanted}, got {describe(value)}. {remedy}")
+
+
+def require_count(name: str, value: object, remedy: str) -> None:
+    """Refuse anything but an integer of at least one."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} should be an integer >= 1, got {value!r}. {remedy}")
 
 
 def require_probability(name: str, value: float, remedy: str) -> None:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from mtbo_torch.checks import require_open_unit, require_positive, require_probability
+from mtbo_torch.checks import require_count, require_open_unit, require_positive, require_probability
 
 Number = float | Tensor
 
@@ -42,6 +42,7 @@ def exact_radius(info_gain: Number, norm_bound: Number, noise_scale: Number, eta
     require_positive("eta", eta, "Pass the regulariser of the model, for instance 0.1.")
     require_probability("delta", delta, "Pass the probability with which the bound may fail, for instance 0.1.")
     logdet = 2 * torch.as_tensor(info_gain)
+    logdet = logdet if logdet.is_floating_point() else logdet.to(torch.get_default_dtype())
     b, sigma, eta = (
         torch.as_tensor(value, dtype=logdet.dtype, device=logdet.device) for value in (norm_bound, noise_scale, eta)
     )
@@ -99,8 +100,7 @@ def theory_oversampling(num_rounds: int, delta: float, epsilon: float) -> float:
         >>> round(theory_oversampling(num_rounds=1000, delta=0.1, epsilon=0.5))
         763
     """
-    if not isinstance(num_rounds, int) or num_rounds < 1:
-        raise ValueError(f"num_rounds should be an integer >= 1, got {num_rounds!r}. Pass the horizon T.")
+    require_count("num_rounds", num_rounds, "Pass the horizon T.")
     require_probability("delta", delta, "Pass the probability with which the bound may fail, for instance 0.1.")
     return 6 * _rho(epsilon) * math.log(4 * num_rounds / delta) / epsilon**2
 

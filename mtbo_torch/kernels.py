@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from functools import reduce
+from numbers import Real
 from operator import add
 from typing import Any
 
@@ -21,13 +23,21 @@ from linear_operator import to_linear_operator
 from linear_operator.operators import DenseLinearOperator, KroneckerProductLinearOperator, LinearOperator
 from torch import Tensor
 
-from mtbo_torch.checks import require_task_covar
+from mtbo_torch.checks import require_count, require_task_covar
 
 
 class MultiTaskKernel(Kernel):
     r"""A kernel :math:`\Gamma(x, x') = \sum_j k_j(x, x') B_j` with values in :math:`R^{n \times n}`."""
 
     num_tasks: int
+
+    def __getitem__(self, index: Any) -> Kernel:
+        parts = getattr(self, "kernels", None)
+        if parts is None:
+            return super().__getitem__(index)
+        selected = deepcopy(self)  # GPyTorch's own way does not see into a list of kernels
+        selected.kernels = torch.nn.ModuleList([kernel[index] for kernel in parts])
+        return selected
 
     @abstractmethod
     def terms(self) -> list[tuple[Kernel, Tensor]]:
@@ -114,9 +124,9 @@ class ICMKernel(MultiTaskKernel):
             self.register_buffer("_fixed_task_covar", fixed)
         else:
             assert num_tasks is not None
-            _require_count("num_tasks", num_tasks)
+            require_count("num_tasks", num_tasks, "Pass the number of tasks.")
             rank = num_tasks if rank is None else rank
-            if not 1 <= rank <= num_tasks:
+            if not isinstance(rank, int) or not 1 <= rank <= num_tasks:
                 raise ValueError(
                     f"rank should lie between 1 and num_tasks = {num_tasks}, got {rank}. "
                     "Leave it out for a B of full rank."
@@ -167,7 +177,9 @@ class TaskSimilarityKernel(MultiTaskKernel):
         active_dims: tuple[int, ...] | None = None,
     ) -> None:
         _require_scalar_kernel("base_kernel", base_kernel)
-        _require_count("num_tasks", num_tasks)
+        require_count("num_tasks", num_tasks, "Pass the number of tasks.")
+        if isinstance(omega, bool) or not isinstance(omega, Real | Tensor):
+            raise ValueError(f"omega should be a number in [0, 1], got {omega!r}. Use 1 for unrelated tasks.")
         value = omega if isinstance(omega, Tensor) else torch.tensor(float(omega), dtype=torch.double)
         if not ((value >= 0) & (value <= 1)).all():
             raise ValueError(
@@ -269,9 +281,10 @@ def _require_scalar_kernel(name: str, kernel: object) -> None:
             f"{name} should be a gpytorch.kernels.Kernel, got {type(kernel).__name__}. "
             "Pass for instance gpytorch.kernels.RBFKernel()."
         )
-    if isinstance(kernel, MultiTaskKernel):
+    one_point = torch.zeros(1, 1)
+    if kernel.num_outputs_per_input(one_point, one_point) != 1:
         raise ValueError(
-            f"{name} should be a scalar kernel, got the multi-task kernel {type(kernel).__name__}. "
+            f"{name} should be a scalar kernel, got {type(kernel).__name__} with several outputs per input. "
             "Add multi-task kernels with SumOfSeparableKernel([...])."
         )
 
@@ -279,11 +292,6 @@ def _require_scalar_kernel(name: str, kernel: object) -> None:
 def _require_sequence(name: str, kernels: object) -> None:
     if not isinstance(kernels, Sequence) or len(kernels) == 0:
         raise ValueError(f"{name} should be a non-empty list of kernels, got {kernels!r}. Pass at least one kernel.")
-
-
-def _require_count(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} should be an integer >= 1, got {value!r}. Pass the number of tasks.")
 
 
 __all__ = ["ICMKernel", "IndependentKernel", "MultiTaskKernel", "SumOfSeparableKernel", "TaskSimilarityKernel"]

@@ -24,7 +24,7 @@ from linear_operator import to_linear_operator
 from torch import Tensor
 
 from mtbo_torch import regression as reg
-from mtbo_torch.checks import require_data, require_positive, require_same_kind
+from mtbo_torch.checks import require_data, require_positive, require_same_kind, require_tensor
 from mtbo_torch.kernels import ICMKernel, MultiTaskKernel
 
 MIN_LEARNED_NOISE = 1e-6
@@ -60,14 +60,17 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
             )
         else:
             _require_likelihood(likelihood, num_tasks)
+        _require_batch("likelihood", _noise_of(likelihood).shape[:-1], batch_shape)
         super().__init__(train_X, train_Y, likelihood)
         self.covar_module = covar_module
         self.mean_module = ZeroMean(batch_shape=batch_shape) if mean_module is None else mean_module
+        _require_mean(self.mean_module, num_tasks)
         self._num_outputs = num_tasks
         self._input_batch_shape = batch_shape
         self._aug_batch_shape = torch.Size()
         self._regression: reg.Regression | None = None
         self._fitted_with: tuple[Tensor, ...] = ()
+        object.__setattr__(self, "_fitted_mean", self.mean_module)
         self.to(train_X)
 
     @property
@@ -80,6 +83,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         if stale or not all(map(torch.equal, current, self._fitted_with)):
             # The regression keeps a copy of the kernel: whatever happens to the model's, its parts fit together.
             kernel = deepcopy(self.covar_module).requires_grad_(False)
+            self._fitted_mean = deepcopy(self.mean_module).requires_grad_(False)
             with torch.no_grad():
                 self._regression = self._fit(kernel)
             self._fitted_with = tuple(value.detach().clone() for value in current)
@@ -111,11 +115,12 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
     def mean_and_norm(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and covariance norm together, sharing the kernel evaluation.
 
-        For use inside acquisition functions: hyper-parameters are taken to be unchanged since the last call of
-        another method, so that nothing here waits for the device.
+        For use inside acquisition functions. Away from the CPU, where comparing them would wait for the device,
+        hyper-parameters are taken to be unchanged since the last call of another method.
         """
-        fitted = None if botorch_settings.propagate_grads.on() else self._regression
-        mean, norm = (fitted or self.regression).mean_and_norm(X)
+        self._require_inputs(X)
+        comparable = X.device.type == "cpu" or botorch_settings.propagate_grads.on()
+        mean, norm = (self.regression if comparable else self._regression or self.regression).mean_and_norm(X)
         return self._add_prior_mean(X, mean), norm
 
     def posterior(
@@ -138,6 +143,8 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         mean = self._add_prior_mean(X, fitted.mean(X))
         covariance = fitted.joint_covariance(X)
         if observation_noise is not False:
+            if isinstance(observation_noise, Tensor):
+                require_positive("observation_noise", observation_noise, "Pass variances.", allow_zero=True)
             noise = observation_noise if isinstance(observation_noise, Tensor) else self.noise.unsqueeze(-2)
             covariance = covariance + torch.diag_embed(noise.expand(mean.shape).flatten(-2))
         if output_indices is not None:
@@ -157,12 +164,18 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
                 "condition_on_observations takes no noise of its own for the new points: "
                 "the model's noise holds for all points. Leave noise out."
             )
-        batch_shape = torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2], self.batch_shape)
+        try:
+            batch_shape = torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2], self.batch_shape)
+        except RuntimeError as error:
+            raise ValueError(
+                f"X and Y should have batch shapes that broadcast with the model's {tuple(self.batch_shape)}, "
+                f"got shapes {tuple(X.shape)} and {tuple(Y.shape)}. Add or expand leading dimensions."
+            ) from error
         X, Y = X.expand(*batch_shape, *X.shape[-2:]), Y.expand(*batch_shape, *Y.shape[-2:])
         require_data(X, Y, self.num_outputs, names=("X", "Y"))
         self._require_inputs(X)
         fitted = self.regression if batch_shape == self.batch_shape else self.regression.expand(batch_shape)
-        return self.with_regression(fitted.append(X, Y - self._prior_mean(X)))
+        return self.with_regression(fitted.append(X, Y - self._prior_mean(X, self._fitted_mean)))
 
     def hallucinate(self, X: Tensor) -> Self:
         """A new model that has seen its own mean at ``... x q x d``: the variance shrinks, the mean stays."""
@@ -173,14 +186,14 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         # Data may hang in a graph, which cannot be copied, and are replaced anyway.
         new = deepcopy(self, {id(self.train_inputs): (), id(self.train_targets): ()})
         new.train_inputs = (regression.train_X,)
-        new.train_targets = regression.train_Y + self._prior_mean(regression.train_X)
+        new.train_targets = regression.train_Y + self._prior_mean(regression.train_X, self._fitted_mean)
         new._input_batch_shape = regression.batch_shape
-        new._regression, new._fitted_with = regression, self._fitted_with
+        new._regression, new._fitted_with, new._fitted_mean = regression, self._fitted_with, self._fitted_mean
         return new
 
     def forward(self, x: Tensor) -> MultitaskMultivariateNormal:
         """The prior at ``x``, as GPyTorch's marginal likelihood wants it."""
-        return MultitaskMultivariateNormal(self._prior_mean(x), self.covar_module(x))
+        return MultitaskMultivariateNormal(self._prior_mean(x, self.mean_module), self.covar_module(x))
 
     @abstractmethod
     def _fit_to(self, gamma: reg.MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> reg.Regression:
@@ -188,13 +201,15 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
 
     def _fit(self, kernel: Kernel) -> reg.Regression:
         X, Y = self.train_inputs[0], self.train_targets
-        return self._fit_to(_as_gamma(kernel, self.num_outputs), self.noise, X, Y - self._prior_mean(X))
+        Y = Y - self._prior_mean(X, self.mean_module)
+        return self._fit_to(_as_gamma(kernel, self.num_outputs), self.noise, X, Y)
 
     def _regression_at(self, X: Tensor) -> reg.Regression:
         self._require_inputs(X)
         return self.regression
 
     def _require_inputs(self, X: Tensor) -> None:
+        X = require_tensor("X", X, "Pass one row per point.")
         d = self.train_inputs[0].shape[-1]
         if X.dim() < 2 or X.shape[-1] != d:
             raise ValueError(
@@ -203,14 +218,14 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
             )
         require_same_kind(("train_X", self.train_inputs[0]), ("X", X))
 
-    def _prior_mean(self, X: Tensor) -> Tensor:
-        mean = self.mean_module(X)
-        if not isinstance(self.mean_module, MultitaskMean):
+    def _prior_mean(self, X: Tensor, module: Mean) -> Tensor:
+        mean = module(X)
+        if not isinstance(module, MultitaskMean):
             mean = mean.unsqueeze(-1)
         return mean.expand(*mean.shape[:-1], self.num_outputs)
 
     def _add_prior_mean(self, X: Tensor, mean: Tensor) -> Tensor:
-        return mean if isinstance(self.mean_module, ZeroMean) else mean + self._prior_mean(X)
+        return mean if isinstance(self.mean_module, ZeroMean) else mean + self._prior_mean(X, self.mean_module)
 
     def _hyperparameters(self) -> list[Tensor]:
         modules = (self.covar_module, self.likelihood, self.mean_module)
@@ -240,7 +255,8 @@ class ExactMultiTaskGP(MultiTaskGPModel):
     Its posterior is that of the paper's equations for :math:`\mu_t` and :math:`\Gamma_t`, with all covariances
     between tasks. For kernels ``k B`` (and sums whose task matrices commute) a fit costs :math:`O(r t^3)` with r the
     number of distinct non-zero eigenvalues of B, conditioning on a point :math:`O(r t^2)`, and mean and norm at a
-    point :math:`O(t^2)` whatever the number of tasks; other kernels work on the ``nt x nt`` matrix.
+    point :math:`O(t^2)` whatever the number of tasks (:math:`O(r t^2)` if each has a noise of its own); other kernels
+    work on the ``nt x nt`` matrix.
 
     Args:
         train_X: ``(b) x t x d``; t = 0 gives the prior.
@@ -432,7 +448,7 @@ def _num_tasks(kernel: Kernel, train_X: object) -> int:
             "Pass for instance ICMKernel(gpytorch.kernels.RBFKernel(), task_covar)."
         )
     count = kernel.num_outputs_per_input(train_X, train_X)
-    if not isinstance(kernel, MultiTaskKernel) and not hasattr(kernel, "num_tasks"):
+    if not isinstance(kernel, MultiTaskKernel) and count == 1 and not hasattr(kernel, "num_tasks"):
         raise ValueError(
             f"covar_module should be a multi-task kernel, got the scalar kernel {type(kernel).__name__}. "
             "Wrap it as ICMKernel(kernel, task_covar)."
@@ -497,6 +513,19 @@ def _require_dictionary(dictionary: object, train_X: Tensor) -> None:
             f"{int(dictionary.min())} to {int(dictionary.max())}. Index rows of train_X."
         )
     _require_batch("dictionary", dictionary.shape[:-1], train_X.shape[:-2])
+
+
+def _require_mean(mean_module: object, num_tasks: int) -> None:
+    if not isinstance(mean_module, Mean):
+        raise ValueError(
+            f"mean_module should be a gpytorch.means.Mean, got {type(mean_module).__name__}. "
+            "Leave it out for a prior mean of zero."
+        )
+    if isinstance(mean_module, MultitaskMean) and mean_module.num_tasks != num_tasks:
+        raise ValueError(
+            f"mean_module should be for {num_tasks} tasks (from train_Y), got {mean_module.num_tasks}. "
+            f"Build it with num_tasks={num_tasks}."
+        )
 
 
 def _require_likelihood(likelihood: object, num_tasks: int) -> None:

@@ -8,7 +8,7 @@ import torch
 from botorch.acquisition.objective import MCAcquisitionObjective
 from torch import Tensor
 
-from mtbo_torch.checks import describe, require_finite, require_positive, require_tensor
+from mtbo_torch.checks import describe, require_count, require_finite, require_positive, require_tensor
 
 
 class Scalarization(MCAcquisitionObjective, ABC):
@@ -62,7 +62,7 @@ class LinearScalarization(Scalarization):
         return torch.linalg.vector_norm(self.weights, dim=-1)
 
     def _scalarize(self, Y: Tensor) -> Tensor:
-        return (Y @ self.weights.unsqueeze(-1)).squeeze(-1)
+        return (Y @ self.weights.to(Y).unsqueeze(-1)).squeeze(-1)
 
 
 class ChebyshevScalarization(Scalarization):
@@ -99,8 +99,8 @@ class ChebyshevScalarization(Scalarization):
 
     def _scalarize(self, Y: Tensor) -> Tensor:
         if self.ref_point is not None:
-            Y = Y - self.ref_point.unsqueeze(-2)
-        return (self.weights.unsqueeze(-2) * Y).amin(dim=-1)
+            Y = Y - _beside_points(self.ref_point, Y)
+        return (_beside_points(self.weights, Y) * Y).amin(dim=-1)
 
 
 class WeightDistribution(ABC):
@@ -111,8 +111,7 @@ class WeightDistribution(ABC):
     """
 
     def __init__(self, num_tasks: int) -> None:
-        if not isinstance(num_tasks, int) or num_tasks < 1:
-            raise ValueError(f"num_tasks should be an integer >= 1, got {num_tasks!r}. Pass the number of tasks.")
+        require_count("num_tasks", num_tasks, "Pass the number of tasks.")
         self.num_tasks = num_tasks
 
     def __repr__(self) -> str:
@@ -134,6 +133,8 @@ class WeightDistribution(ABC):
             device: The generator's device if not given.
         """
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        if any(size < 0 for size in shape):
+            raise ValueError(f"shape should not be negative, got {shape}. Pass how many weights to draw.")
         if device is None:
             device = "cpu" if generator is None else generator.device
         draw = self._draw((*shape, self.num_tasks), generator, dtype or torch.get_default_dtype(), torch.device(device))
@@ -212,9 +213,13 @@ class DirichletWeights(WeightDistribution):
     def _draw(
         self, shape: tuple[int, ...], generator: torch.Generator | None, dtype: torch.dtype, device: torch.device
     ) -> Tensor:
-        concentration = self.concentration.to(dtype=dtype, device=device).expand(shape).contiguous()
-        # torch.distributions takes no generator; this is the draw behind its Gamma.
-        return torch._standard_gamma(concentration, generator=generator).clamp_min(torch.finfo(dtype).tiny)
+        alpha = self.concentration.to(dtype=torch.double, device=device).expand(shape).contiguous()
+        # torch.distributions takes no generator; this is the draw behind its Gamma. In logarithms, because a
+        # Gamma(alpha) = Gamma(alpha + 1) U^(1 / alpha) underflows when alpha is small.
+        larger = torch._standard_gamma(alpha + 1, generator=generator)
+        u = _positive_uniform(shape, generator, torch.double, device)
+        logs = larger.log() + u.log() / alpha
+        return (logs - logs.amax(dim=-1, keepdim=True)).exp().to(dtype)
 
 
 class FixedWeights(WeightDistribution):
@@ -248,6 +253,11 @@ class FixedWeights(WeightDistribution):
         self, shape: tuple[int, ...], generator: torch.Generator | None, dtype: torch.dtype, device: torch.device
     ) -> Tensor:
         return self.weights.to(dtype=dtype, device=device).expand(shape)
+
+
+def _beside_points(vectors: Tensor, Y: Tensor) -> Tensor:
+    """``(b) x n`` vectors so that they broadcast with ``... x (b) x q x n`` values."""
+    return (vectors if vectors.dim() == 1 else vectors.unsqueeze(-2)).to(Y)
 
 
 def _positive_uniform(

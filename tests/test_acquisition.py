@@ -13,7 +13,7 @@ from botorch.exceptions.errors import UnsupportedError
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.models import KroneckerMultiTaskGP, ModelListGP, MultiTaskGP, SingleTaskGP
 from botorch.optim import optimize_acqf, optimize_acqf_discrete, optimize_acqf_mixed
-from catalogue import KERNELS, Builder, data, icm, rbf, task_matrix
+from catalogue import KERNELS, Builder, data, icm, rbf, scaled, task_matrix
 from suites import close
 from torch import Tensor
 
@@ -63,6 +63,18 @@ def test_gradients_of_many_points_and_of_few_agree() -> None:
         start = 0 if len(part) > 1 else growing.MANY_ROWS - 1
         close(many[start : start + len(part)], expected, 1e-10)
     suites.check_gradient(acqf, torch.rand(growing.MANY_ROWS, 2, dtype=torch.double))
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e2, 1e4, 1e6])
+def test_values_with_and_without_a_gradient_agree_at_any_scale(scale: float) -> None:
+    X, Y, _ = data(200, 2, 2)
+    kernel = ICMKernel(scaled(rbf(0.5), scale), task_matrix(2))
+    model = ExactMultiTaskGP(X, Y, kernel, eta=0.1)
+    points = torch.rand(100, 2, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    expected = model.covariance_norm(points)
+    torch.testing.assert_close(
+        model.covariance_norm(points.clone().requires_grad_()).detach(), expected, rtol=1e-6, atol=0
+    )
 
 
 @pytest.mark.parametrize("far", [0.0, 1e4])
@@ -160,12 +172,17 @@ def test_botorchs_multi_task_gp() -> None:
 
 def test_a_model_list_with_one_of_ours_in_it() -> None:
     X, Y, Z = data(6, 3, 2)
-    mixed = ModelListGP(SingleTaskGP(X, Y[:, :1]), ExactMultiTaskGP(X, Y[:, 1:], icm(2, 2).kernel, eta=0.1))
-    value = acquisition(mixed)(Z.unsqueeze(-2))
-    posterior = mixed.posterior(Z.unsqueeze(-2))
-    scalarised = ChebyshevScalarization(weights(3))(posterior.mean).squeeze(-1)
-    expected = scalarised + weights(3).max() * 1.5 * posterior.variance.amax(dim=-1).squeeze(-1).sqrt()
-    close(value, expected, 1e-8)
+    single, ours = SingleTaskGP(X, Y[:, :1]), ExactMultiTaskGP(X, Y[:, 1:], icm(2, 2).kernel, eta=0.1)
+    acqf = acquisition(ModelListGP(single, ours))
+    alone = single.posterior(Z.unsqueeze(-2))
+    mean = torch.cat([alone.mean.squeeze(-2), ours.mean(Z)], dim=-1)
+    norm = torch.maximum(alone.variance.flatten(), ours.covariance_norm(Z))
+    scalarization = ChebyshevScalarization(weights(3))
+    close(acqf(Z.unsqueeze(-2)), scalarization(mean) + scalarization.lipschitz * 1.5 * norm.sqrt(), 1e-8)
+    assert (ours.covariance_norm(Z) > ours.posterior(Z.unsqueeze(-2)).variance.amax(dim=(-2, -1)) + 1e-6).all()
+    free = acqf(Z.unsqueeze(-2))
+    acqf.set_X_pending(Z[:1])
+    assert (acqf(Z.unsqueeze(-2)) < free).all()
 
 
 @pytest.mark.filterwarnings("ignore::linear_operator.utils.warnings.NumericalWarning")  # the host's own, at q = 2
@@ -291,9 +308,38 @@ def test_linear_constraints() -> None:
     assert point[0, 0] - point[0, 1] >= 0.25 - 1e-6
 
 
-def test_the_radius_and_weights_move_with_to() -> None:
-    acqf = acquisition(fitted()).to(torch.float)
+def test_everything_moves_with_to() -> None:
+    acqf = acquisition(fitted(), X_pending=torch.rand(2, 2, dtype=torch.double)).to(torch.float)
     assert acqf(torch.rand(3, 1, 2)).dtype == torch.float
+    assert acqf(torch.rand(3, 2, 2)).dtype == torch.float
+
+
+@pytest.mark.parametrize("scalarization", [LinearScalarization, ChebyshevScalarization])
+def test_weights_of_another_precision_follow_the_model(scalarization: type) -> None:
+    _, _, Z = data(8, 3, 2)
+    single = ScalarizedMultiTaskUCB(fitted(), scalarization(weights(3).float()), 1.7)(Z.unsqueeze(-2))
+    assert single.dtype == torch.double
+    close(single, ScalarizedMultiTaskUCB(fitted(), scalarization(weights(3)), 1.7)(Z.unsqueeze(-2)), 1e-6)
+
+
+def test_a_changed_model_is_noticed() -> None:
+    _, Y, Z = data(8, 3, 2)
+    model, other = fitted(), fitted()
+    acqf, pending = acquisition(model), acquisition(model, X_pending=Z[:2])
+    model.covar_module.base_kernel.lengthscale = torch.tensor(0.2, dtype=torch.double)
+    other.covar_module.base_kernel.lengthscale = torch.tensor(0.2, dtype=torch.double)
+    close(acqf(Z.unsqueeze(-2)), acquisition(other)(Z.unsqueeze(-2)), 1e-10)
+    close(pending(Z.unsqueeze(-2)), acquisition(other, X_pending=Z[:2])(Z.unsqueeze(-2)), 1e-10)
+    model.set_train_data(model.train_inputs[0] + 0.1, -Y)
+    other.set_train_data(other.train_inputs[0] + 0.1, -Y)
+    close(pending(Z.unsqueeze(-2)), acquisition(other, X_pending=Z[:2])(Z.unsqueeze(-2)), 1e-10)
+
+
+def test_pending_points_leave_no_trace_in_the_state() -> None:
+    acqf = acquisition(fitted())
+    keys = set(acqf.state_dict())
+    acqf.set_X_pending(torch.rand(2, 2, dtype=torch.double))
+    assert set(acqf.state_dict()) == keys
 
 
 def test_task_order_does_not_matter() -> None:

@@ -92,6 +92,10 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: TaskSimilarityKernel(rbf(0.5), 3, NAN), "omega"),
     (lambda: TaskSimilarityKernel(rbf(0.5), 0, 0.5), "num_tasks"),
     (lambda: TaskSimilarityKernel(None, 3, 0.5), "base_kernel"),
+    (lambda: TaskSimilarityKernel(rbf(0.5), 3, None), "omega should be a number"),
+    (lambda: ICMKernel(rbf(0.5), num_tasks=3, rank=1.5), "rank"),
+    (lambda: ICMKernel(gpytorch.kernels.ScaleKernel(KERNEL), EYE), "base_kernel should be a scalar kernel"),
+    (lambda: ICMKernel(gpytorch.kernels.RBFKernelGrad(), EYE), "base_kernel should be a scalar kernel"),
     (lambda: SumOfSeparableKernel([]), "kernels should be a non-empty list"),
     (lambda: SumOfSeparableKernel(KERNEL), "kernels should be a non-empty list"),
     (lambda: SumOfSeparableKernel([rbf(0.5)]), r"kernels\[0\] should be a multi-task kernel"),
@@ -133,6 +137,27 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: MODEL.condition_on_observations(Z[:5, :1], Y), "X should be"),
     (lambda: MODEL.condition_on_observations(Z[:5], spoiled(Y, NAN)), "Y should contain finite"),
     (lambda: MODEL.condition_on_observations(Z[:5], Y, noise=Y), "noise"),
+    (lambda: ExactMultiTaskGP(X, Y, KERNEL, eta="small"), "eta should be a number"),
+    (lambda: ExactMultiTaskGP(X, Y, KERNEL, eta=0.1, mean_module="zero"), "mean_module should be a gpytorch"),
+    (
+        lambda: ExactMultiTaskGP(
+            X, Y, KERNEL, eta=0.1, mean_module=gpytorch.means.MultitaskMean(gpytorch.means.ZeroMean(), 2)
+        ),
+        "mean_module should be for 3 tasks",
+    ),
+    (
+        lambda: ExactMultiTaskGP(
+            X, Y, KERNEL, likelihood=gpytorch.likelihoods.MultitaskGaussianLikelihood(3, batch_shape=torch.Size([2]))
+        ),
+        "likelihood should have a batch shape",
+    ),
+    (lambda: MODEL.mean(None), "X should be a torch.Tensor"),
+    (lambda: MODEL.mean_and_norm(Z[:, :1].clone().requires_grad_()), "X should be .* d = 2"),
+    (lambda: MODEL.posterior(Z, observation_noise=torch.full((7, 3), -1.0)), "observation_noise"),
+    (
+        lambda: MODEL.condition_on_observations(Z[:5].expand(2, 5, 2), Y.expand(3, 5, 3)),
+        "X and Y should have batch shapes that broadcast",
+    ),
     # Scalarisations and weights
     (lambda: LinearScalarization(torch.tensor([0.5, -0.5])), "weights should be non-negative"),
     (lambda: ChebyshevScalarization(torch.tensor([0.0, 0.0])), "weights should be non-negative and not all zero"),
@@ -143,6 +168,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: ChebyshevScalarization(torch.ones(2), ref_point=torch.tensor([0.0, INF])), "ref_point"),
     (lambda: SCALARIZATION(Y[:, :2]), "Y should be .* n = 3 tasks"),
     (lambda: UniformWeights(0), "num_tasks"),
+    (lambda: UniformWeights(2).sample(-1), "shape should not be negative"),
     (lambda: InverseUniformWeights(2.5), "num_tasks"),
     (lambda: DirichletWeights(3, 0.0), "concentration"),
     (lambda: DirichletWeights(3, torch.ones(2)), "concentration"),
@@ -166,6 +192,12 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: ScalarizedMultiTaskUCB(MODEL, SCALARIZATION, -1.0), "radius"),
     (lambda: ScalarizedMultiTaskUCB(MODEL, SCALARIZATION, NAN), "radius"),
     (lambda: ScalarizedMultiTaskUCB(MODEL, SCALARIZATION, 1.0, X_pending=Z[:, :1]), "X should be"),
+    (lambda: ScalarizedMultiTaskUCB(MODEL, SCALARIZATION, None), "radius should be a number"),
+    (lambda: ScalarizedMultiTaskUCB(MODEL, SCALARIZATION, torch.ones(3)), "radius should be of the model's batch"),
+    (
+        lambda: ScalarizedMultiTaskUCB(MODEL, ChebyshevScalarization(torch.ones(4, 3)), 1.0),
+        "scalarization should be of the model's batch",
+    ),
     # Strategy
     (lambda: mtkb(choices=Z), "either bounds or choices"),
     (lambda: mtkb(bounds=None), "either bounds or choices"),
@@ -185,6 +217,13 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: mtkb(scalarization=SCALARIZATION), "scalarization should be a class"),
     (lambda: mtkb().ask(0), "q should be an integer >= 1"),
     (lambda: mtkb().ask(1.5), "q should be an integer >= 1"),
+    (lambda: mtkb().ask(True), "q should be an integer >= 1"),
+    (lambda: mtkb(eta=torch.tensor([0.1, 0.2])), "eta should be one number"),
+    (lambda: mtkb(eta=None), "eta should be a number"),
+    (lambda: mtkb(weights="uniform"), "weights should be a distribution"),
+    (lambda: mtkb(raw_samples=0), "raw_samples"),
+    (lambda: mtkb(num_restarts=0), "num_restarts"),
+    (lambda: mtkb(seed=1.5), "seed should be an integer"),
     (lambda: mtkb(seed=[]), "seed should be an integer or a non-empty list"),
     (lambda: mtkb(seed=[0, 1]).tell(Z[:1], Y[:1]), "x should be `2 x q x d`"),
     # Nystrom

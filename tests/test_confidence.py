@@ -18,6 +18,12 @@ def test_against_the_formula(gain: float, delta: float) -> None:
     close(actual, oracles.exact_radius(gain, 1.7, 0.3, 0.2, delta), 1e-6)
 
 
+def test_whole_numbers_are_numbers() -> None:
+    close(
+        exact_radius(0, norm_bound=1, noise_scale=0.5, eta=1, delta=0.5), oracles.exact_radius(0, 1, 0.5, 1, 0.5), 1e-6
+    )
+
+
 def test_batches_keep_shape_and_dtype() -> None:
     gains = torch.tensor([0.0, 1.0, 5.0], dtype=torch.double)
     radii = exact_radius(gains, norm_bound=1.0, noise_scale=0.1, eta=0.1, delta=0.1)

@@ -55,6 +55,17 @@ def test_batch_shapes_come_from_base_kernel_and_task_matrix() -> None:
     assert IndependentKernel([base, base])(X).shape == (2, 10, 10)
 
 
+def test_batches_can_be_indexed() -> None:
+    X = torch.rand(2, 5, 1, dtype=torch.double)
+    base = RBFKernel(batch_shape=torch.Size([2])).double()
+    base.lengthscale = torch.tensor([[[0.3]], [[0.9]]], dtype=torch.double)
+    icm = ICMKernel(base, torch.stack([task_matrix(3), task_matrix(3, seed=1)]))
+    for kernel in (icm, SumOfSeparableKernel([icm, icm]), IndependentKernel([base, base])):
+        whole = kernel(X).to_dense()
+        for i in range(2):
+            close(kernel(X)[i].to_dense(), whole[i], 1e-12)
+
+
 def test_kernels_move_with_to() -> None:
     for build in KERNELS:
         kernel = build(2, 1).kernel.float()

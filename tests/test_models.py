@@ -14,12 +14,13 @@ import suites
 import torch
 from botorch import settings as botorch_settings
 from botorch.models.utils import gpt_posterior_settings
-from catalogue import KERNELS, Builder, data, icm, rbf, similarity, task_matrix
+from catalogue import KERNELS, Builder, data, icm, rbf, scaled, similarity, task_matrix
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from suites import close
 
 from mtbo_torch import ExactMultiTaskGP, ICMKernel, IndependentKernel, SumOfSeparableKernel, TaskSimilarityKernel
-from mtbo_torch.regression import DenseRegression, KroneckerRegression
+from mtbo_torch.models import _ScalarEvaluator
+from mtbo_torch.regression import DenseRegression, KroneckerRegression, SeparableSum
 
 every_kernel = pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
 SIZES = list(product((0, 1, 2, 40), (1, 2, 7), (1, 3)))
@@ -389,6 +390,73 @@ def test_gradients_reach_new_data_and_hyperparameters(build: Builder) -> None:
     with botorch_settings.propagate_grads(True):
         model.mean(Z).sum().backward()
     assert all(p.grad is not None for p in model.covar_module.parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_gradients_of_a_learned_matrix_with_equal_eigenvalues(rank: int) -> None:
+    X, Y, Z = data(5, 3, 1)
+
+    def mean_of(W: torch.Tensor) -> torch.Tensor:
+        return DenseRegression.fit(
+            _as_gamma_of(ICMKernel(rbf(0.5), num_tasks=3).base_kernel, W @ W.T), torch.tensor([0.1]).double(), X, Y
+        ).mean(Z)
+
+    kernel = ICMKernel(rbf(0.5), num_tasks=3, rank=rank).double()  # starts at B = I, or at all ones
+    model = ExactMultiTaskGP(X, Y, kernel, eta=0.1)
+    with botorch_settings.propagate_grads(True):
+        (gradient,) = torch.autograd.grad(model.mean(Z).sum(), kernel.task_factor)
+    W = kernel.task_factor.detach().clone().requires_grad_()
+    (expected,) = torch.autograd.grad(mean_of(W).sum(), W)
+    close(gradient, expected, 1e-8)
+    assert torch.autograd.gradcheck(mean_of, (W,))
+
+
+def _as_gamma_of(base: gpytorch.kernels.Kernel, B: torch.Tensor) -> SeparableSum:
+    return SeparableSum((_ScalarEvaluator(base, None),), (B,))
+
+
+def test_conditioning_with_a_learnable_mean_can_be_copied() -> None:
+    X, Y, Z = data(6, 2, 1)
+    model = ExactMultiTaskGP(X, Y, icm(2, 1).kernel, eta=0.1, mean_module=gpytorch.means.ConstantMean())
+    grown = model.condition_on_observations(Z[:1], Y[:1])
+    close(copy.deepcopy(grown).mean(Z), grown.mean(Z), 1e-12)
+
+
+def test_a_small_task_beside_a_large_one_in_single_precision() -> None:
+    X, Y, Z = data(10, 2, 1)
+    B = torch.diag(torch.tensor([1e8, 1.0], dtype=torch.double))
+    scale = torch.tensor([1e4, 1.0], dtype=torch.double)
+    double = ExactMultiTaskGP(X, Y * scale, ICMKernel(rbf(0.5), B), eta=1e-3)
+    single = ExactMultiTaskGP(X.float(), (Y * scale).float(), ICMKernel(rbf(0.5), B), eta=1e-3)
+    close(single.mean(Z.float())[:, 1], double.mean(Z)[:, 1], 2e-2)
+
+
+def test_a_tiny_prior_has_no_negative_gain() -> None:
+    X, Y, _ = data(10, 2, 1)
+    for scale in (1e-16, 1e-8):
+        assert ExactMultiTaskGP(X, Y, ICMKernel(rbf(0.5), task_matrix(2) * scale), eta=1.0).info_gain >= 0
+
+
+@pytest.mark.parametrize("n", [3, 20, 50])
+def test_commuting_sums_of_any_size_are_recognised(n: int) -> None:
+    X, Y, _ = data(3, n, 1)
+    for seed in range(10):
+        generator = torch.Generator().manual_seed(seed)
+        Q = torch.linalg.qr(torch.randn(n, n, generator=generator, dtype=torch.double)).Q
+        spectra = torch.rand(3, n, generator=generator, dtype=torch.double)
+        terms = [ICMKernel(rbf(0.2 + 0.1 * j), Q @ torch.diag(spectra[j]) @ Q.T) for j in range(3)]
+        assert isinstance(ExactMultiTaskGP(X, Y, SumOfSeparableKernel(terms), eta=0.1).regression, KroneckerRegression)
+
+
+def test_sums_and_scales_of_our_kernels_work_as_foreign_ones() -> None:
+    X, Y, Z = data(6, 2, 1)
+    first, second = ICMKernel(rbf(0.5), task_matrix(2)), ICMKernel(rbf(0.2), task_matrix(2, seed=1))
+    added = ExactMultiTaskGP(X, Y, first + second, eta=0.1)
+    expected = ExactMultiTaskGP(X, Y, SumOfSeparableKernel([first, second]), eta=0.1)
+    close(added.mean(Z), expected.mean(Z), 1e-10)
+    close(added.covariance(Z), expected.covariance(Z), 1e-10)
+    doubled = ExactMultiTaskGP(X, Y, scaled(first, 2.0), eta=0.1)
+    close(doubled.mean(Z), ExactMultiTaskGP(X, Y, ICMKernel(rbf(0.5), 2 * task_matrix(2)), eta=0.1).mean(Z), 1e-10)
 
 
 def test_prior_without_data_is_the_kernel() -> None:

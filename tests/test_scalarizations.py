@@ -101,9 +101,20 @@ def test_inverse_uniform_weights_are_the_papers() -> None:
     close(InverseUniformWeights(3).sample(6, generator=generator(3), dtype=torch.double), expected, 1e-12)
 
 
-def test_dirichlet_moments() -> None:
-    concentration = torch.tensor([0.5, 1.5, 2.0], dtype=torch.double)
-    draws = DirichletWeights(3, concentration).sample(100_000, generator=generator(), dtype=torch.double)
-    mean = concentration / 4
-    close(draws.mean(dim=0), mean, 5e-3)
-    close(draws.var(dim=0), mean * (1 - mean) / 5, 5e-3)
+@pytest.mark.parametrize("dtype", [torch.float, torch.double])
+@pytest.mark.parametrize("concentration", [[0.5, 1.5, 2.0], [1e-3, 1e-3, 2e-3]])
+def test_dirichlet_moments(concentration: list[float], dtype: torch.dtype) -> None:
+    alpha = torch.tensor(concentration, dtype=torch.double)
+    draws = DirichletWeights(3, alpha).sample(100_000, generator=generator(), dtype=dtype)
+    assert draws.dtype == dtype
+    mean = alpha / alpha.sum()
+    close(draws.mean(dim=0), mean, 6e-3)
+    close(draws.var(dim=0), mean * (1 - mean) / (alpha.sum() + 1), 6e-3)
+
+
+@pytest.mark.parametrize("kind", [LinearScalarization, ChebyshevScalarization])
+def test_a_single_vector_of_values(kind: type) -> None:
+    scalarization = kind(torch.tensor([0.25, 0.75]))
+    y = torch.tensor([4.0, 8.0])
+    assert scalarization(y).shape == ()
+    assert scalarization(y) == scalarization(y.unsqueeze(0))[0]

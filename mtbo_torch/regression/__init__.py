@@ -14,9 +14,10 @@ def fit(gamma: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> Regression:
     """Fit ``(b) x t x d`` points and ``(b) x t x n`` values with noise ``(b) x 1`` or ``(b) x n``.
 
     A sum of separable terms whose (whitened) task matrices commute, above all a single term, takes the Kronecker
-    path; everything else the dense one.
+    path; everything else the dense one, and so do task matrices with a gradient: that of common eigenvectors does not
+    exist where eigenvalues are equal.
     """
-    if isinstance(gamma, SeparableSum):
+    if isinstance(gamma, SeparableSum) and not any(B.requires_grad for B in (*gamma.task_covars, noise)):
         regression = KroneckerRegression.try_fit(gamma, noise, X, Y)
         if regression is not None:
             return regression

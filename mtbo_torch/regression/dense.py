@@ -41,7 +41,7 @@ class DenseRegression(Regression):
     @property
     def info_gain(self) -> Tensor:
         noise = _noise_diagonal(self.noise, self.train_X, self.num_tasks)
-        return (self.factor.logdet - noise.log().sum(dim=-1)) / 2
+        return (self.factor.logdet - noise.log().sum(dim=-1)).clamp_min(0) / 2
 
     def append(self, X: Tensor, Y: Tensor) -> DenseRegression:
         cross = self.kernel(X, self.train_X)

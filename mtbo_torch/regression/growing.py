@@ -14,7 +14,7 @@ from torch import Tensor
 
 SMALLEST_BLOCK, LARGEST_BLOCK = 16, 256
 # The explicit inverse pays off when a product is bound by arithmetic, and is used only where rounding allows.
-MANY_ROWS, LARGEST_ROUNDING = 64, 1e-9
+MANY_ROWS, LARGEST_ROUNDING = 64, 5e-8
 
 
 @dataclass
@@ -92,7 +92,7 @@ class Extension:
 
 @dataclass
 class _KnownInverse:
-    """``A^{-1}`` of the first rows of a factor, once somebody has needed it."""
+    """``A^{-1}``, once somebody has needed it."""
 
     tensor: Tensor | None = None
 
@@ -110,12 +110,14 @@ class InverseCholesky:
         logdet: ``...``, :math:`\log\det A`.
         size: The number of rows t.
         smallest: A lower bound of the eigenvalues of ``A``.
+        largest: The largest diagonal entry of ``A``.
     """
 
     blocks: tuple[GrowingRows, ...]
     logdet: Tensor
     size: int
     smallest: float
+    largest: float
     _known: _KnownInverse = field(default_factory=_KnownInverse)
     _known_of_leading: _KnownInverse = field(default_factory=_KnownInverse)
 
@@ -124,14 +126,14 @@ class InverseCholesky:
         """Factorise ``... x t x t`` in :math:`O(t^3)`; `floor` and `remedy` as in :func:`safe_cholesky`."""
         size, smallest = matrix.shape[-1], floor.min().item()
         if size == 0:
-            return cls((), matrix.new_zeros(matrix.shape[:-2]), 0, smallest)
+            return cls((), matrix.new_zeros(matrix.shape[:-2]), 0, smallest, 0.0)
         chol = safe_cholesky(matrix, floor, matrix, remedy)
         inverse = solve_lower(chol, _eye_like(chol))
         blocks = tuple(
             GrowingRows.of(inverse[..., start : start + LARGEST_BLOCK, : start + LARGEST_BLOCK].contiguous())
             for start in range(0, size, LARGEST_BLOCK)
         )
-        return cls(blocks, _logdet(chol), size, smallest)
+        return cls(blocks, _logdet(chol), size, smallest, _largest_entry(matrix))
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -166,23 +168,18 @@ class InverseCholesky:
         return _QuadraticForm.apply(vectors, self)
 
     def inverse(self) -> Tensor:
-        """``... x t x t``, ``A^{-1}``; once known, a new row costs :math:`O(t^2)`."""
-        known = self._known.tensor
-        if known is not None and known.shape[-1] == self.size:
-            return known
-        done = 0 if known is None else known.shape[-1]
-        result = self.logdet.new_zeros(*self.batch_shape, self.size, self.size)
-        if known is not None:
-            result[..., :done, :done] = known
-        for start, stop, rows in self._pieces():
-            new = rows[..., max(done - start, 0) :, :]
-            result[..., :stop, :stop] += new.mT @ new
-        self._known.tensor = result
-        return result
+        """``... x t x t``, ``A^{-1} = M^T M``, computed when first asked for."""
+        if self._known.tensor is None:
+            result = self.logdet.new_zeros(*self.batch_shape, self.size, self.size)
+            for _, stop, rows in self._pieces():
+                result[..., :stop, :stop] += rows.mT @ rows
+            self._known.tensor = result
+        return self._known.tensor
 
     def prefers_inverse(self, num_vectors: int) -> bool:
         """Whether a value with its gradient at this many rows should go through the inverse."""
-        rounding = torch.finfo(self.logdet.dtype).eps * self.size / self.smallest
+        # The error of v^T A^{-1} v, for v as large as the rows of A, in units of its smallest eigenvalue.
+        rounding = torch.finfo(self.logdet.dtype).eps * self.size * (self.largest / self.smallest) ** 2
         return num_vectors >= MANY_ROWS and rounding <= LARGEST_ROUNDING
 
     def append(self, cross: Tensor, corner: Tensor, floor: Tensor, remedy: str) -> tuple[InverseCholesky, Extension]:
@@ -206,20 +203,20 @@ class InverseCholesky:
             self.logdet + _logdet(chol),
             self.size + corner.shape[-1],
             self.smallest,
-            _KnownInverse(self._known.tensor),
-            _KnownInverse(self._known_of_leading.tensor),
+            max(self.largest, _largest_entry(corner)),
         )
         return grown, Extension(rows, inverse)
 
     def expand(self, batch_shape: torch.Size) -> InverseCholesky:
         """The same factor under a larger batch shape, as views."""
         blocks = tuple(block.expand(batch_shape) for block in self.blocks)
-        return InverseCholesky(blocks, self.logdet.expand(batch_shape), self.size, self.smallest)
+        return InverseCholesky(blocks, self.logdet.expand(batch_shape), self.size, self.smallest, self.largest)
 
     def leading(self) -> InverseCholesky:
         """The factor of the first entry of the last batch dimension, kept as a dimension of size one."""
         blocks = tuple(GrowingRows.of(block.rows[..., :1, :, :]) for block in self.blocks)
-        return InverseCholesky(blocks, self.logdet[..., :1], self.size, self.smallest, self._known_of_leading)
+        logdet, known = self.logdet[..., :1], self._known_of_leading
+        return InverseCholesky(blocks, logdet, self.size, self.smallest, self.largest, known)
 
     def _extended_blocks(self, rows: Tensor) -> tuple[GrowingRows, ...]:
         blocks = list(self.blocks)
@@ -349,6 +346,10 @@ def solve_lower(chol: Tensor, right: Tensor) -> Tensor:
 
 def _row_dot(a: Tensor, b: Tensor) -> Tensor:
     return torch.einsum("...i,...i->...", a, b)
+
+
+def _largest_entry(matrix: Tensor) -> float:
+    return matrix.diagonal(dim1=-2, dim2=-1).amax().item() if matrix.numel() else 0.0
 
 
 def _eye_like(matrix: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ class KroneckerRegression(Regression):
     One eigenvalue is enough for the norm when :math:`\Gamma = k B` and the noise is the same for all tasks, because
     :math:`v_g` grows with :math:`\xi_g`. The mean is one product, :math:`k_t(x)^T A_t`. With r distinct non-zero
     eigenvalues, fitting costs :math:`O(r t^3)`, an append :math:`O(r t^2)`, and mean and norm at a point
-    :math:`O(t^2 + nt)` whatever r is.
+    :math:`O(t^2 + nt)` whatever r is (:math:`O(r t^2)` when the tasks have noises of their own).
 
     Attributes:
         kernel: The scalar kernels of the groups, and :math:`\xi_g`.
@@ -115,7 +115,8 @@ class KroneckerRegression(Regression):
     @property
     def info_gain(self) -> Tensor:
         # log det(K + I / xi) - t log(1 / xi) = log det(I + xi K), once for each direction of the group.
-        return self.spectrum.total(self.factor.logdet + self.num_observations * self.kernel.eigvals.log()) / 2
+        logdet = self.factor.logdet + self.num_observations * self.kernel.eigvals.log()
+        return self.spectrum.total(logdet).clamp_min(0) / 2
 
     def append(self, X: Tensor, Y: Tensor) -> KroneckerRegression:
         return self._append(X, Y)[0]

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+NEGLIGIBLE = 1e-6
+
 
 @dataclass(frozen=True)
 class Spectrum:
@@ -29,31 +31,35 @@ class Spectrum:
     @classmethod
     def of(cls, task_covars: Tensor) -> Spectrum | None:
         """Diagonalise ``(b) x J x n x n`` matrices together; None if they do not commute."""
-        n = task_covars.shape[-1]
-        scale = torch.linalg.matrix_norm(task_covars, keepdim=True).clamp_min(torch.finfo(task_covars.dtype).tiny)
+        n, dtype = task_covars.shape[-1], task_covars.dtype
+        eps = torch.finfo(dtype).eps
+        task_covars = task_covars.double()  # a few small matrices, on whose accuracy everything rests
+        scale = torch.linalg.matrix_norm(task_covars, keepdim=True).clamp_min(torch.finfo(dtype).tiny)
         # A generic combination has the common eigenvectors and tells apart all groups of directions.
         mixing = torch.sqrt(torch.arange(2.0, task_covars.shape[-3] + 2).to(task_covars))[:, None, None]
         vectors = torch.linalg.eigh((mixing * task_covars / scale).sum(dim=-3)).eigenvectors.flip(-1)
         rotated = vectors.mT.unsqueeze(-3) @ task_covars @ vectors.unsqueeze(-3)
         values = rotated.diagonal(dim1=-2, dim2=-1)
-        slack = scale.squeeze(-1) * n * 10 * torch.finfo(values.dtype).eps
-        if ((rotated - torch.diag_embed(values)).abs() > slack.unsqueeze(-1)).any():
+        # Eigenvectors are known to rounding over the gap between eigenvalues, which shrinks with their number.
+        if ((rotated - torch.diag_embed(values)).abs() > scale * 10 * max(n, 10) ** 2 * eps).any():
             return None
-        return cls._grouped(values.clamp_min(0), vectors, slack)
+        return cls._grouped(values.clamp_min(0), vectors, scale.squeeze(-1) * 10 * n * eps, dtype)
 
     @classmethod
-    def _grouped(cls, values: Tensor, vectors: Tensor, slack: Tensor) -> Spectrum:
+    def _grouped(cls, values: Tensor, vectors: Tensor, slack: Tensor, dtype: torch.dtype) -> Spectrum:
         """Join neighbours with equal eigenvalues and drop the directions whose eigenvalues are all zero."""
         n = values.shape[-1]
         same = (values.diff(dim=-1).abs() <= slack).flatten(end_dim=-2).all(dim=0).tolist()
         starts = [0] + [i + 1 for i in range(n - 1) if not same[i]]
         stops = [*starts[1:], n]
-        is_zero = (values <= slack / 10).flatten(end_dim=-2).all(dim=0).tolist()
+        # Zero up to rounding, and far below the noise, which is one: nothing can be learned of that direction.
+        is_zero = (values <= slack.clamp_max(NEGLIGIBLE)).flatten(end_dim=-2).all(dim=0).tolist()
         groups = [(a, b) for a, b in zip(starts, stops, strict=True) if not all(is_zero[a:b])] or [(0, n)]
         widest = max(b - a for a, b in groups)
         bases = [torch.nn.functional.pad(vectors[..., a:b], (0, widest - (b - a))) for a, b in groups]
         eigvals = [values[..., a:b].mean(dim=-1) for a, b in groups]
-        return cls(torch.stack(eigvals, dim=-1), torch.stack(bases, dim=-3), tuple(b - a for a, b in groups))
+        multiplicities = tuple(b - a for a, b in groups)
+        return cls(torch.stack(eigvals, dim=-1).to(dtype), torch.stack(bases, dim=-3).to(dtype), multiplicities)
 
     def rotate(self, whitened: Tensor) -> Tensor:
         """``(b) x t x n`` targets in the coordinates of each group, ``(b) x r x t x m``."""

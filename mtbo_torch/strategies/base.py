@@ -18,7 +18,14 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from mtbo_torch.acquisition import ScalarizedMultiTaskUCB, scalarized_ucb
-from mtbo_torch.checks import require_bounds, require_choices, require_data, require_positive, require_probability
+from mtbo_torch.checks import (
+    require_bounds,
+    require_choices,
+    require_count,
+    require_data,
+    require_positive,
+    require_probability,
+)
 from mtbo_torch.models import MultiTaskGPModel
 from mtbo_torch.regression import Followed, Regression
 from mtbo_torch.scalarizations import (
@@ -68,32 +75,49 @@ class Strategy(ABC, Generic[ModelT]):
             require_choices("choices", choices)
         require_positive("norm_bound", norm_bound, "Pass a bound of the objective's RKHS norm.", allow_zero=True)
         require_positive("noise_scale", noise_scale, "Pass the noise's standard deviation.", allow_zero=True)
+        require_positive("eta", eta, "Pass the regulariser, for instance 0.1.")
+        if isinstance(eta, Tensor):
+            raise ValueError(
+                f"eta should be one number, got {eta.tolist()}. The theory has one regulariser for all tasks."
+            )
         require_probability("delta", delta, "Pass the probability with which the bound may fail, for instance 0.1.")
+        require_count("num_restarts", num_restarts, "Pass for instance 10.")
+        require_count("raw_samples", raw_samples, "Pass for instance 256.")
         if not (isinstance(scalarization, type) and issubclass(scalarization, Scalarization)):
             raise ValueError(
                 f"scalarization should be a class such as ChebyshevScalarization, got {scalarization!r}. "
                 "Every round builds one with weights of its own."
             )
-        if not isinstance(kernel, Kernel) or not hasattr(kernel, "num_tasks"):
+        space = bounds if bounds is not None else choices
+        num_tasks = kernel.num_outputs_per_input(space, space) if isinstance(kernel, Kernel) else 0
+        if not num_tasks or (num_tasks == 1 and not hasattr(kernel, "num_tasks")):
             raise ValueError(
                 f"kernel should be a multi-task kernel, got {type(kernel).__name__}. "
                 "Pass for instance TaskSimilarityKernel(gpytorch.kernels.RBFKernel(), num_tasks=2, omega=0.5)."
             )
-        self.bounds, self.choices = bounds, choices
+        self.bounds = None if bounds is None else bounds.detach().clone()
+        self.choices = None if choices is None else choices.detach().clone()
         self.norm_bound, self.noise_scale, self.eta, self.delta = norm_bound, noise_scale, eta, delta
         self.num_restarts, self.raw_samples = num_restarts, raw_samples
         self.scalarization = scalarization
-        self.num_tasks = int(kernel.num_tasks)
+        self.num_tasks = num_tasks
         self.weights = _default_weights(scalarization, self.num_tasks) if weights is None else weights
+        if not isinstance(self.weights, WeightDistribution):
+            raise ValueError(
+                f"weights should be a distribution such as UniformWeights({num_tasks}), got {weights!r}. "
+                "Wrap a fixed vector as FixedWeights(vector)."
+            )
         if self.weights.num_tasks != self.num_tasks:
             raise ValueError(
                 f"weights should be for {self.num_tasks} tasks (from the kernel), got {self.weights.num_tasks}. "
                 f"Build them with num_tasks={self.num_tasks}."
             )
-        seeds = [seed] if isinstance(seed, int) else list(seed)
-        if not seeds:
-            raise ValueError("seed should be an integer or a non-empty list of them, got []. Pass one seed per trial.")
-        self.batch_shape = torch.Size() if isinstance(seed, int) else torch.Size([len(seeds)])
+        seeds = list(seed) if isinstance(seed, Sequence) else [seed]
+        if not seeds or not all(isinstance(number, int) for number in seeds):
+            raise ValueError(
+                f"seed should be an integer or a non-empty list of them, got {seed!r}. Pass one per trial."
+            )
+        self.batch_shape = torch.Size([len(seeds)]) if isinstance(seed, Sequence) else torch.Size()
         self._generators = [torch.Generator().manual_seed(number) for number in seeds]
         self._asked_weights = self._space.new_empty(*self.batch_shape, 0, self.num_tasks)
         no_X = self._space.new_empty(*self.batch_shape, 0, self._space.shape[-1])
@@ -121,12 +145,12 @@ class Strategy(ABC, Generic[ModelT]):
     @property
     def train_X(self) -> Tensor:
         """``(b) x t x d``, the points told so far."""
-        return self._regression.train_X
+        return self._regression.train_X.clone()
 
     @property
     def train_Y(self) -> Tensor:
         """``(b) x t x n``, the values told so far."""
-        return self._regression.train_Y
+        return self._regression.train_Y.clone()
 
     @property
     def num_observations(self) -> int:
@@ -149,9 +173,9 @@ class Strategy(ABC, Generic[ModelT]):
         Every point has weights of its own. Points after the first take those before them as if their values had
         been the mean: the variance shrinks there, so they spread.
         """
-        if not isinstance(q, int) or q < 1:
-            raise ValueError(f"q should be an integer >= 1, got {q!r}. Ask for at least one point.")
-        draws = [self.weights.sample(q, generator=generator) for generator in self._generators]
+        require_count("q", q, "Ask for at least one point.")
+        dtype = self._space.dtype
+        draws = [self.weights.sample(q, generator=generator, dtype=dtype) for generator in self._generators]
         weights = torch.stack(draws).reshape(*self.batch_shape, q, self.num_tasks).to(self._space)
         scalarizations = [self.scalarization(w) for w in weights.unbind(dim=-2)]
         with torch.no_grad():
@@ -178,8 +202,8 @@ class Strategy(ABC, Generic[ModelT]):
             "settings": self._settings(),
             "space": self._space.clone(),
             "kernel": deepcopy(dict(self._prior.covar_module.state_dict())),
-            "train_X": self.train_X.clone(),
-            "train_Y": self.train_Y.clone(),
+            "train_X": self.train_X,
+            "train_Y": self.train_Y,
             "asked_weights": self._asked_weights.clone(),
             "generators": [generator.get_state() for generator in self._generators],
             "memory": self._memory(),
@@ -190,24 +214,26 @@ class Strategy(ABC, Generic[ModelT]):
 
         A refused state changes nothing.
         """
-        missing = self.state_dict().keys() - state_dict.keys()
+        expected = f"state_dict should come from {type(self).__name__}.state_dict()"
+        missing = self.state_dict().keys() - state_dict.keys() if isinstance(state_dict, dict) else {"everything"}
         if missing:
-            raise ValueError(
-                f"state_dict should come from {type(self).__name__}.state_dict(), got one without {sorted(missing)}. "
-                "Pass what state_dict() returned."
-            )
+            raise ValueError(f"{expected}, got one without {sorted(missing)}. Pass what state_dict() returned.")
         self._require_same_settings(state_dict)
-        fresh = deepcopy(self._prior)
-        fresh.covar_module.load_state_dict(state_dict["kernel"])
-        X, Y = state_dict["train_X"].to(self._space), state_dict["train_Y"].to(self._space)
-        require_data(X, Y, self.num_tasks)
-        generators = [torch.Generator() for _ in self._generators]
-        for generator, state in zip(generators, state_dict["generators"], strict=True):
-            generator.set_state(state)
-        with torch.no_grad():
-            recalled = self._recall(self._start(fresh), X, Y, state_dict["memory"])
+        try:
+            fresh = deepcopy(self._prior)
+            fresh.covar_module.load_state_dict(state_dict["kernel"])
+            X, Y = state_dict["train_X"].to(self._space), state_dict["train_Y"].to(self._space)
+            require_data(X, Y, self.num_tasks)
+            generators = [torch.Generator() for _ in self._generators]
+            for generator, state in zip(generators, state_dict["generators"], strict=True):
+                generator.set_state(state)
+            with torch.no_grad():
+                recalled = self._recall(self._start(fresh), X, Y, state_dict["memory"])
+            asked_weights = state_dict["asked_weights"].to(self._space)
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
+            raise ValueError(f"{expected}, got one that does not fit together ({error}). Save it again.") from error
         self._prior, self._state, self._generators = fresh, recalled, generators
-        self._asked_weights = state_dict["asked_weights"].to(self._space)
+        self._asked_weights = asked_weights
 
     @abstractmethod
     def _memory(self) -> dict[str, Any]:
@@ -250,7 +276,7 @@ class Strategy(ABC, Generic[ModelT]):
     def _argmax(self, values: Tensor) -> Tensor:
         """``(b)``, one of the maximisers of each row, at random: before the first observation every choice is one."""
         best = values == values.amax(dim=-1, keepdim=True)
-        uniform = torch.cat([torch.rand(1, generator=generator) for generator in self._generators])
+        uniform = torch.cat([torch.rand(1, generator=source, dtype=torch.double) for source in self._generators])
         uniform = uniform.reshape(self.batch_shape).to(values)
         number = (uniform * best.sum(dim=-1)).floor().unsqueeze(-1)
         return ((best.cumsum(dim=-1) > number) & best).to(torch.uint8).argmax(dim=-1)
@@ -312,6 +338,7 @@ class Strategy(ABC, Generic[ModelT]):
         return {
             "strategy": type(self).__name__,
             "num_tasks": self.num_tasks,
+            "kernel": repr(self._prior.covar_module),
             "batch_shape": list(self.batch_shape),
             "space": "bounds" if self.bounds is not None else "choices",
             "dtype": str(self._space.dtype),

@@ -149,7 +149,7 @@ def test_trials_side_by_side_equal_trials_one_by_one(kind: type, schedule: str) 
 
 @pytest.mark.parametrize("kind", [MTKB, MTBKB])
 def test_trials_side_by_side_on_a_box_find_maximisers(kind: type) -> None:
-    options = {"norm_bound": 1.0, "noise_scale": 0.1, "num_restarts": 4, "raw_samples": 32}
+    options = {"norm_bound": 1.0, "noise_scale": 0.1, "num_restarts": 12, "raw_samples": 128}
     together = run(kind(icm(3, 2).kernel, bounds=BOUNDS, seed=[0, 1], **options), 4)
     radius, points = together.radius, together.ask()
     assert points.shape == (2, 1, 2)

@@ -12,7 +12,7 @@ from catalogue import KERNELS, Builder, general_sum, icm, rbf, similarity, task_
 from suites import close
 from torch import Tensor
 
-from mtbo_torch import MTKB, FixedWeights, ICMKernel, LinearScalarization, UniformWeights
+from mtbo_torch import MTKB, DirichletWeights, FixedWeights, ICMKernel, LinearScalarization, UniformWeights
 from mtbo_torch.metrics import average_regret, scalarized_regret
 from mtbo_torch.problems import RKHSFunction
 from mtbo_torch.scalarizations import ChebyshevScalarization
@@ -119,6 +119,32 @@ def test_saving_continues_bit_for_bit(where: dict[str, Tensor], build: Builder) 
     assert torch.equal(resumed.model.mean(CHOICES), mtkb.model.mean(CHOICES))
 
 
+def test_saving_continues_bit_for_bit_with_many_restarts() -> None:
+    options = {"num_restarts": 70, "raw_samples": 128}
+    mtkb = run(strategy({"bounds": BOUNDS}, **options), 5)
+    resumed = strategy({"bounds": BOUNDS}, **options)
+    resumed.load_state_dict(mtkb.state_dict())
+    assert torch.equal(run(mtkb, 2).train_X, run(resumed, 2).train_X)
+
+
+def test_the_default_dtype_does_not_matter() -> None:
+    expected = run(strategy({"choices": CHOICES}), 4).train_X
+    torch.set_default_dtype(torch.double)
+    try:
+        assert torch.equal(run(strategy({"choices": CHOICES}), 4).train_X, expected)
+    finally:
+        torch.set_default_dtype(torch.float)
+
+
+def test_what_is_handed_out_or_in_is_not_shared() -> None:
+    choices = CHOICES.clone()
+    mtkb, twin = strategy({"choices": choices}), strategy({"choices": CHOICES})
+    run(mtkb, 2)
+    choices.zero_()
+    mtkb.train_X.zero_()
+    assert torch.equal(run(mtkb, 2).train_X, run(twin, 4).train_X)
+
+
 def test_states_are_snapshots() -> None:
     mtkb = run(strategy({"choices": CHOICES}), 3)
     state = mtkb.state_dict()
@@ -132,11 +158,14 @@ def test_states_are_snapshots() -> None:
         ({"eta": 0.2}, "eta"),
         ({"norm_bound": 3.0}, "norm_bound"),
         ({"scalarization": LinearScalarization}, "scalarization"),
+        ({"weights": DirichletWeights(3, 2.0)}, "weights"),
+        ({"build": KERNELS[4]}, "kernel"),
+        ({"where": {"choices": CHOICES + 0.1}}, "choices"),
     ],
 )
 def test_a_state_of_other_settings_is_refused(change: dict[str, object], message: str) -> None:
     state = run(strategy({"choices": CHOICES}), 2).state_dict()
-    other = run(strategy({"choices": CHOICES}, **change), 3)
+    other = run(strategy(**({"where": {"choices": CHOICES}} | change)), 3)
     before = other.train_X
     with pytest.raises(ValueError, match=message):
         other.load_state_dict(state)
@@ -144,8 +173,15 @@ def test_a_state_of_other_settings_is_refused(change: dict[str, object], message
 
 
 def test_a_state_that_is_not_ours_is_refused() -> None:
-    with pytest.raises(ValueError, match="state_dict should come from MTKB"):
-        strategy({"choices": CHOICES}).load_state_dict({"train_X": CHOICES})
+    mtkb = run(strategy({"choices": CHOICES}), 3)
+    state = mtkb.state_dict()
+    junk = {"train_X": 3, "kernel": {}, "generators": [None], "memory": {"portions": [7]}, "asked_weights": None}
+    broken = [{"train_X": CHOICES}, None] + [state | {key: value} for key, value in junk.items()]
+    for bad in broken:
+        with pytest.raises(ValueError, match="state_dict should come from MTKB"):
+            mtkb.load_state_dict(bad)
+    assert torch.equal(mtkb.train_X, state["train_X"])
+    assert torch.equal(run(mtkb, 2).train_X, run(strategy({"choices": CHOICES}), 5).train_X)
 
 
 @space
