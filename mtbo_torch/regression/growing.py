@@ -110,7 +110,7 @@ class InverseCholesky:
         logdet: ``...``, :math:`\log\det A`.
         size: The number of rows t.
         smallest: A lower bound of the eigenvalues of ``A``.
-        largest: The largest diagonal entry of ``A``.
+        largest: By how much the largest diagonal entry of ``A`` exceeds that bound.
     """
 
     blocks: tuple[GrowingRows, ...]
@@ -133,7 +133,7 @@ class InverseCholesky:
             GrowingRows.of(inverse[..., start : start + LARGEST_BLOCK, : start + LARGEST_BLOCK].contiguous())
             for start in range(0, size, LARGEST_BLOCK)
         )
-        return cls(blocks, _logdet(chol), size, smallest, _largest_entry(matrix))
+        return cls(blocks, _logdet(chol), size, smallest, _largest_excess(matrix, floor))
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -203,7 +203,7 @@ class InverseCholesky:
             self.logdet + _logdet(chol),
             self.size + corner.shape[-1],
             self.smallest,
-            max(self.largest, _largest_entry(corner)),
+            max(self.largest, _largest_excess(corner, floor)),
         )
         return grown, Extension(rows, inverse)
 
@@ -348,8 +348,9 @@ def _row_dot(a: Tensor, b: Tensor) -> Tensor:
     return torch.einsum("...i,...i->...", a, b)
 
 
-def _largest_entry(matrix: Tensor) -> float:
-    return matrix.diagonal(dim1=-2, dim2=-1).amax().item() if matrix.numel() else 0.0
+def _largest_excess(matrix: Tensor, floor: Tensor) -> float:
+    excess = matrix.diagonal(dim1=-2, dim2=-1) - floor.unsqueeze(-1)
+    return excess.amax().item() if excess.numel() else 0.0
 
 
 def _eye_like(matrix: Tensor) -> Tensor:

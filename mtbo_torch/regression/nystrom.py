@@ -31,6 +31,40 @@ STORED = (
 
 
 @dataclass(frozen=True, eq=False)
+class Distinct:
+    """Observations grouped by point: on a finite set they soon outnumber the points by far.
+
+    Attributes:
+        points: ``(b) x u x d``, the distinct points; a batch's shorter lists repeat a point with a count of zero.
+        counts: ``(b) x u``, how often each was observed.
+        sums: ``(b) x u x n``, the sums of the values observed there.
+        index: ``(b) x t``, the place of each observation's point.
+    """
+
+    points: Tensor
+    counts: Tensor
+    sums: Tensor
+    index: Tensor
+
+    @classmethod
+    def of(cls, X: Tensor, Y: Tensor) -> Distinct:
+        batch_shape = X.shape[:-2]
+        if X.shape[-2] == 0:
+            return cls(X, X[..., 0], Y, torch.zeros(X.shape[:-1], dtype=torch.long, device=X.device))
+        found = [
+            torch.unique(x, dim=0, return_inverse=True, return_counts=True)
+            for x in X.reshape(-1, *X.shape[-2:])  # there is no batched unique, and this happens at draws only
+        ]
+        most = max(len(points) for points, _, _ in found)
+        points = torch.stack([torch.cat([p, p[:1].expand(most - len(p), -1)]) for p, _, _ in found])
+        counts = torch.stack([torch.nn.functional.pad(c, (0, most - len(c))) for _, _, c in found]).to(X.dtype)
+        index = torch.stack([i for _, i, _ in found]).reshape(*batch_shape, -1)
+        sums = Y.new_zeros(*batch_shape, most, Y.shape[-1])
+        sums = sums.scatter_add(-2, index.unsqueeze(-1).expand_as(Y), Y)
+        return cls(points.reshape(*batch_shape, most, -1), counts.reshape(*batch_shape, most), sums, index)
+
+
+@dataclass(frozen=True, eq=False)
 class Subspace:
     r"""The span of a dictionary, with features :math:`\phi(x) = R k_D(x)` for a root :math:`R^T R = K_{DD}^+`.
 
@@ -59,12 +93,13 @@ class Subspace:
         """``(b) x G x Np x mp``."""
         return self.rows(X, self.atoms) @ self.root.mT
 
-    def in_blocks(self, X: Tensor, Y: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Pieces of ``(b) x t x d`` points and ``(b) x t x n`` values, with their features."""
+    def in_blocks(self, X: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Pieces of ``(b) x t x d`` points, at least one: where they are, the points themselves and their features."""
         numbers = max(1, self.root.shape[:-1].numel() * self.rows.rows_per_point)
         size = max(1, BLOCK_NUMBERS // numbers)
-        for X_piece, Y_piece in zip(X.split(size, dim=-2), Y.split(size, dim=-2), strict=True):
-            yield X_piece, Y_piece, self.features(X_piece)
+        for start in range(0, max(1, X.shape[-2]), size):
+            piece = X[..., start : start + size, :]
+            yield slice(start, start + size), piece, self.features(piece)
 
     def residual(self, X: Tensor, features: Tensor) -> Tensor:
         r"""``(b) x G x N x p x p``, :math:`k(x, x) - \phi^T \phi`: what the subspace does not see of each point."""
@@ -134,7 +169,8 @@ class NystromRegression(Regression):
         indices = dictionary.to(X.device).expand(*X.shape[:-2], dictionary.shape[-1])
         sizes = torch.full(X.shape[:-2], dictionary.shape[-1], device=X.device)
         rows = rows_of(gamma, noise, Y.shape[-1])
-        fitted = _fit(rows, oversampling, GrowingRows.of(X), GrowingRows.of(Y), indices, sizes)
+        distinct = Distinct.of(X, Y)
+        fitted = _fit(rows, oversampling, GrowingRows.of(X), GrowingRows.of(Y), indices, sizes, distinct)
         return replace(fitted, information=fitted._information_bound())
 
     @classmethod
@@ -185,12 +221,7 @@ class NystromRegression(Regression):
     @property
     def inclusion_probs(self) -> Tensor:
         """``(b) x t``, with which :meth:`resample` draws: from the variances of the round before (Algorithm 2)."""
-        inverse = self.previous_inverse[..., : self.rows.leading_groups, :, :]
-        norms = [
-            self.rows.whitened_norm(self.subspace.covariance(X, features, inverse))
-            for X, _, features in self.subspace.in_blocks(self.train_X, self.train_Y)
-        ]
-        return (self.oversampling * torch.cat(norms, dim=-1)).clamp(0, 1)
+        return self._probs(Distinct.of(self.train_X, self.train_Y))
 
     def resample(self, generator: Generators, where: Tensor | None = None) -> NystromRegression:
         """Draw a new dictionary (Algorithm 2); the newest observation is always in it.
@@ -199,19 +230,21 @@ class NystromRegression(Regression):
             generator: The source of randomness, or one for each data set.
             where: ``(b)``, the data sets to draw for; the others keep their dictionary and take no random number.
         """
-        drawn = _bernoulli(self.inclusion_probs, generator, where)
+        distinct = Distinct.of(self.train_X, self.train_Y)
+        drawn = _bernoulli(self._probs(distinct), generator, where)
         drawn[..., -1] = True
         if where is not None:
             current = torch.zeros_like(drawn).scatter(-1, self.dictionary, True)
             drawn = torch.where(where.unsqueeze(-1), drawn, current)
-        resampled = self._with_dictionary(*_places(drawn))
+        resampled = self._with_dictionary(*_places(drawn), distinct)
         return resampled if where is None else replace(resampled, drift=self.drift.where(~where, resampled.drift))
 
     def extend_dictionary(self, count: int) -> NystromRegression:
         """Take the newest observations into the dictionary and leave the rest of it as it is."""
         t = self.num_observations
         newest = torch.arange(t - count, t, device=self.dictionary.device).expand(*self.batch_shape, count)
-        return self._with_dictionary(torch.cat([self.dictionary, newest], dim=-1), self.dictionary_size + count)
+        indices = torch.cat([self.dictionary, newest], dim=-1)
+        return self._with_dictionary(indices, self.dictionary_size + count, Distinct.of(self.train_X, self.train_Y))
 
     def append(self, X: Tensor, Y: Tensor) -> NystromRegression:
         return self._append(X, Y)[0]
@@ -234,7 +267,7 @@ class NystromRegression(Regression):
         residuals = solve_lower(chol, error)
         joint = seen + rows.eigvals[..., None, None] * (rows(X, X) - features @ features.mT)
         gain = safe_cholesky(eye + joint, one, eye + joint, "Use float64.").diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
-        leading = self.subspace.covariance(X, features, self.inverse[..., : rows.leading_groups, :, :])
+        variances = _diagonal_blocks(joint[..., : rows.leading_groups, :, :], rows.rows_per_point)
         appended = replace(
             self,
             observed_X=self.observed_X.extend(X),
@@ -243,7 +276,7 @@ class NystromRegression(Regression):
             previous_inverse=self.inverse,
             coefficients=self.coefficients + directions.mT @ residuals,
             information=self.information + rows.logdet(gain),
-            drift=self.drift + rows.whitened_norm(leading).sum(dim=-1),
+            drift=self.drift + rows.whitened_norm(variances).clamp_min(0).sum(dim=-1),
         )
         return appended, directions, residuals
 
@@ -311,16 +344,22 @@ class NystromRegression(Regression):
         blocks = self.subspace.covariance(points, features, self.inverse)
         return FollowedNystrom(self, points, features, blocks, self.rows.mean(features, self.coefficients))
 
-    def _with_dictionary(self, indices: Tensor, sizes: Tensor) -> NystromRegression:
-        fitted = _fit(self.rows, self.oversampling, self.observed_X, self.observed_Y, indices, sizes)
+    def _probs(self, distinct: Distinct) -> Tensor:
+        inverse = self.previous_inverse[..., : self.rows.leading_groups, :, :]
+        norms = [
+            self.rows.whitened_norm(self.subspace.covariance(points, features, inverse))
+            for _, points, features in self.subspace.in_blocks(distinct.points)
+        ]
+        return (self.oversampling * torch.cat(norms, dim=-1)).clamp(0, 1).gather(-1, distinct.index)
+
+    def _with_dictionary(self, indices: Tensor, sizes: Tensor, distinct: Distinct) -> NystromRegression:
+        fitted = _fit(self.rows, self.oversampling, self.observed_X, self.observed_Y, indices, sizes, distinct)
         return replace(fitted, information=self.information)
 
     def _information_bound(self) -> Tensor:
-        pieces = self.subspace.in_blocks(self.train_X, self.train_Y)
-        unseen = sum(
-            self.subspace.residual(X, features).diagonal(dim1=-2, dim2=-1).sum(dim=(-2, -1))
-            for X, _, features in pieces
-        )
+        unseen = self.information.new_zeros(())
+        for _, X, features in self.subspace.in_blocks(self.train_X):
+            unseen = unseen + self.subspace.residual(X, features).diagonal(dim1=-2, dim2=-1).sum(dim=(-2, -1))
         # log det(I + xi v) = size * log(xi) - log det((v + I / xi)^-1)
         eigvals = self.rows.eigvals
         seen = self.inverse.shape[-1] * eigvals.log() - torch.linalg.slogdet(self.inverse).logabsdet
@@ -373,13 +412,15 @@ def _fit(
     observed_Y: GrowingRows,
     indices: Tensor,
     sizes: Tensor,
+    distinct: Distinct,
 ) -> NystromRegression:
-    X, Y = observed_X.rows, observed_Y.rows
+    X = observed_X.rows
     subspace = Subspace.spanned_by(rows, _rows_at(X, indices))
     moment, response = X.new_zeros(()), X.new_zeros(())
-    for _, Y_piece, features in subspace.in_blocks(X, Y):
-        moment = moment + features.mT @ features
-        response = response + features.mT @ rows.targets(Y_piece)
+    for place, _, features in subspace.in_blocks(distinct.points):
+        counts = distinct.counts[..., place].repeat_interleave(rows.rows_per_point, dim=-1)
+        moment = moment + features.mT @ (features * counts[..., None, :, None])
+        response = response + shared_product(rows.targets(distinct.sums[..., place, :]).mT, features).mT
     shift = rows.eigvals.reciprocal()
     eye = torch.eye(subspace.root.shape[-1], dtype=X.dtype, device=X.device)
     precision = moment + shift[..., None, None] * eye
@@ -399,6 +440,12 @@ def _fit(
         zero,
         zero,
     )
+
+
+def _diagonal_blocks(matrix: Tensor, size: int) -> Tensor:
+    """``... x Np x Np`` as its ``... x N x p x p`` blocks on the diagonal."""
+    blocks = matrix.unflatten(-1, (-1, size)).unflatten(-3, (-1, size))  # ... x N x p x N x p
+    return blocks.diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
 
 
 def _rows_at(X: Tensor, indices: Tensor) -> Tensor:

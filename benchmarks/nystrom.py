@@ -1,0 +1,143 @@
+"""MT-BKB to 100,000 rounds: cost per round, dictionary, memory, and accuracy against the exact model.
+
+Run with ``make bench-nystrom`` (about ten minutes) or ``python benchmarks/nystrom.py --rounds 20000``. Finite choices,
+N = 2,500 in two dimensions, four tasks, lengthscale 0.2, delayed schedule.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import resource
+import statistics
+import sys
+import time
+
+from timing import milliseconds  # isort: skip - sets the environment before torch is loaded
+
+import torch
+from gpytorch.kernels import RBFKernel
+from torch import Tensor
+from tqdm import tqdm
+
+from mtbo_torch import MTBKB, MTKB, ExactMultiTaskGP, ICMKernel
+from mtbo_torch.problems import RKHSFunction
+
+torch.set_default_dtype(torch.double)
+SIDE, TASKS, NOISE, ETA = 50, 4, 0.1, 0.1
+COMPARED = (100, 1_000, 5_000, 10_000)
+
+
+def problem() -> tuple[RKHSFunction, Tensor]:
+    base = RBFKernel()
+    base.lengthscale = 0.2
+    A = torch.rand(TASKS, TASKS, generator=torch.Generator().manual_seed(0))
+    side = torch.linspace(0, 1, SIDE)
+    choices = torch.cartesian_prod(side, side)
+    return RKHSFunction.draw(ICMKernel(base, A.T @ A), choices, seed=0), choices
+
+
+def memory() -> float:
+    """The largest memory of this process so far, in GB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+class Record:
+    """Seconds of every round, and whether it drew a dictionary."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.drew: list[bool] = []
+
+    def median(self, start: int, stop: int, drew: bool) -> float:
+        chosen = [s for s, d in zip(self.seconds[start:stop], self.drew[start:stop], strict=True) if d == drew]
+        return statistics.median(chosen) if chosen else math.nan
+
+
+def worst_ratios(mtbkb: MTBKB, f: RKHSFunction, choices: Tensor) -> tuple[float, float, ExactMultiTaskGP]:
+    """The smallest and largest ratio of the approximate to the exact norm over all choices."""
+    exact = ExactMultiTaskGP(mtbkb.train_X, mtbkb.train_Y, f.kernel, eta=ETA)
+    ratio = mtbkb.model.covariance_norm(choices) / exact.covariance_norm(choices)
+    return ratio.min().item(), ratio.max().item(), exact
+
+
+def exact_round(exact: ExactMultiTaskGP, f: RKHSFunction, choices: Tensor, values: Tensor) -> list[float]:
+    """Seconds of a few rounds of MT-KB, itself incremental, continued from a fitted model."""
+    mtkb = MTKB(f.kernel, choices=choices, norm_bound=f.norm, noise_scale=NOISE)
+    with torch.no_grad():
+        mtkb._state = exact.regression.follow(choices)
+    return [one_round(mtkb, values) for _ in range(4)][1:]
+
+
+def one_round(strategy: MTBKB | MTKB, values: Tensor) -> float:
+    start = time.perf_counter()
+    x = strategy.ask()
+    asked = time.perf_counter() - start
+    cell = (x * (SIDE - 1)).round().long()[0]
+    y = values[cell[0] * SIDE + cell[1]] + NOISE * torch.randn(TASKS)
+    start = time.perf_counter()
+    strategy.tell(x, y.unsqueeze(0))
+    return asked + time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=100_000)
+    rounds = parser.parse_args().rounds
+    torch.manual_seed(0)
+    f, choices = problem()
+    values = f(choices)
+    mtbkb = MTBKB(f.kernel, choices=choices, norm_bound=f.norm, noise_scale=NOISE, eta=ETA, schedule="delayed")
+    record, dictionary, spent = Record(), mtbkb.dictionary, 0.0
+    snapshots: dict[int, tuple[int, float, float, dict]] = {}
+    for t in tqdm(range(1, rounds + 1), desc="MT-BKB", disable=None, mininterval=1):
+        seconds = one_round(mtbkb, values)
+        spent += seconds
+        record.seconds.append(seconds)
+        record.drew.append(mtbkb.dictionary is not dictionary)
+        dictionary = mtbkb.dictionary
+        if t in (*COMPARED, 20_000, 50_000, rounds):
+            snapshots[t] = (mtbkb.dictionary_size, spent, memory(), mtbkb.state_dict() if t in COMPARED else {})
+    peak = memory()
+
+    print(
+        f"{'t':>8}{'m_t':>6}{'draws':>7}{'round (ms)':>12}{'draw (ms)':>11}{'total (s)':>11}{'GB':>6}"
+        f"{'ratio to exact':>20}"
+    )
+    exact = None
+    for t, (size, total, gigabytes, state) in snapshots.items():
+        window = (max(0, t - max(50, t // 10)), t)
+        plain, draw = (1e3 * record.median(*window, drew=drew) for drew in (False, True))
+        text = ""
+        if state:
+            again = MTBKB(f.kernel, choices=choices, norm_bound=f.norm, noise_scale=NOISE, eta=ETA, schedule="delayed")
+            again.load_state_dict(state)
+            smallest, largest, exact = worst_ratios(again, f, choices)
+            text = f"{smallest:.3f} to {largest:.3f}"
+        draws = sum(record.drew[:t])
+        print(
+            f"{t:>8}{size:>6}{draws:>7}{plain:>12.2f}{draw:>11.1f}{total:>11.1f}{gigabytes:>6.2f}{text:>20}", flush=True
+        )
+
+    lines = [("total seconds", spent, "<=", 600.0), ("peak memory of MT-BKB in GB", peak, "<=", 2.0)]
+    if exact is not None and rounds >= COMPARED[-1]:
+        theirs = exact_round(exact, f, choices, values)
+        ours = record.seconds[COMPARED[-1] - 500 : COMPARED[-1] + 500]
+        print(f"a round at t = {COMPARED[-1]}: MT-KB {milliseconds(theirs):.0f} ms, MT-BKB {milliseconds(ours):.2f} ms")
+        lines.append(("a round of MT-KB over one of MT-BKB", milliseconds(theirs) / milliseconds(ours), ">=", 10.0))
+    if rounds >= 50_000:
+        early, late = (9_000, 11_000), (int(0.9 * rounds), rounds)
+        stretch = math.log(statistics.mean(late) / statistics.mean(early))
+        for name, drew, bound in (("rounds", False, 0.2), ("rounds with a draw", True, 1.0)):
+            growth = math.log(record.median(*late, drew=drew) / record.median(*early, drew=drew)) / stretch
+            lines.append((f"exponent of the cost's growth from 10,000 on, {name}", growth, "<=", bound))
+    missed = 0
+    for name, value, sign, bound in lines:
+        holds = value <= bound if sign == "<=" else value >= bound
+        missed += not holds
+        print(f"{name:<60}{value:>9.2f}{sign:>5} {bound:<5g}{'' if holds else '  MISSED'}")
+    sys.exit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    main()
