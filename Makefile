@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test bench clean
+.PHONY: demo test bench bench-nystrom clean
 
 demo: $(READY)
 	$(BIN)/mtbo-torch demo
@@ -15,6 +15,9 @@ test: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/exact.py
+
+bench-nystrom: $(READY)
+	$(BIN)/python benchmarks/nystrom.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

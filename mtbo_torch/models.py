@@ -355,6 +355,11 @@ class NystromMultiTaskGP(MultiTaskGPModel):
         """A new model of the same data with a dictionary drawn anew; the newest observation is always in it."""
         return self.with_regression(self._nystrom.resample(generator))
 
+    def with_regression(self, regression: reg.Regression) -> Self:
+        new = super().with_regression(regression)
+        new._given_dictionary = new.dictionary  # a copy that has to fit again keeps what was drawn
+        return new
+
     def hallucinate(self, X: Tensor) -> Self:
         # In the dictionary as well: a point outside its span would keep its variance.
         hallucinated = super().hallucinate(X)

@@ -167,7 +167,8 @@ class NystromRegression(Regression):
     ) -> NystromRegression:
         """Fit with given indices, ``m`` for all data sets or ``(b) x m``."""
         indices = dictionary.to(X.device).expand(*X.shape[:-2], dictionary.shape[-1])
-        sizes = torch.full(X.shape[:-2], dictionary.shape[-1], device=X.device)
+        is_new = indices.sort(dim=-1).values.diff(dim=-1) != 0
+        sizes = is_new.sum(dim=-1) + min(1, indices.shape[-1])
         rows = rows_of(gamma, noise, Y.shape[-1])
         distinct = Distinct.of(X, Y)
         fitted = _fit(rows, oversampling, GrowingRows.of(X), GrowingRows.of(Y), indices, sizes, distinct)

@@ -51,17 +51,17 @@ class Strategy(ABC, Generic[ModelT]):
         self,
         kernel: Kernel,
         *,
-        bounds: Tensor | None,
-        choices: Tensor | None,
+        bounds: Tensor | None = None,
+        choices: Tensor | None = None,
         norm_bound: float | Tensor,
         noise_scale: float,
-        eta: float,
-        delta: float,
-        scalarization: type[Scalarization],
-        weights: WeightDistribution | None,
-        seed: int | Sequence[int],
-        num_restarts: int,
-        raw_samples: int,
+        eta: float = 0.1,
+        delta: float = 0.1,
+        scalarization: type[Scalarization] = ChebyshevScalarization,
+        weights: WeightDistribution | None = None,
+        seed: int | Sequence[int] = 0,
+        num_restarts: int = 10,
+        raw_samples: int = 256,
     ) -> None:
         name = type(self).__name__
         if (bounds is None) == (choices is None):
@@ -119,6 +119,7 @@ class Strategy(ABC, Generic[ModelT]):
             )
         self.batch_shape = torch.Size([len(seeds)]) if isinstance(seed, Sequence) else torch.Size()
         self._generators = [torch.Generator().manual_seed(number) for number in seeds]
+        self._portions: list[int] = []
         self._asked_weights = self._space.new_empty(*self.batch_shape, 0, self.num_tasks)
         no_X = self._space.new_empty(*self.batch_shape, 0, self._space.shape[-1])
         no_Y = self._space.new_empty(*self.batch_shape, 0, self.num_tasks)
@@ -195,6 +196,7 @@ class Strategy(ABC, Generic[ModelT]):
         x, y = self._checked(x, y)
         with torch.no_grad():
             self._state = self._learn(self._state, x, y)
+        self._portions.append(x.shape[-2])
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue bit for bit; safe for ``torch.save`` and ``torch.load(weights_only=True)``."""
@@ -204,6 +206,7 @@ class Strategy(ABC, Generic[ModelT]):
             "kernel": deepcopy(dict(self._prior.covar_module.state_dict())),
             "train_X": self.train_X,
             "train_Y": self.train_Y,
+            "portions": list(self._portions),
             "asked_weights": self._asked_weights.clone(),
             "generators": [generator.get_state() for generator in self._generators],
             "memory": self._memory(),
@@ -228,20 +231,21 @@ class Strategy(ABC, Generic[ModelT]):
             for generator, state in zip(generators, state_dict["generators"], strict=True):
                 generator.set_state(state)
             with torch.no_grad():
-                recalled = self._recall(self._start(fresh), X, Y, state_dict["memory"])
+                portions = list(state_dict["portions"])
+                recalled = self._recall(self._start(fresh), X, Y, portions, state_dict["memory"])
             asked_weights = state_dict["asked_weights"].to(self._space)
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
             raise ValueError(f"{expected}, got one that does not fit together ({error}). Save it again.") from error
         self._prior, self._state, self._generators = fresh, recalled, generators
-        self._asked_weights = asked_weights
+        self._portions, self._asked_weights = portions, asked_weights
 
     @abstractmethod
     def _memory(self) -> dict[str, Any]:
-        """What :meth:`_recall` needs beside the observations."""
+        """What :meth:`_recall` needs beside the observations and the portions they came in."""
 
     @abstractmethod
-    def _recall(self, state: State, X: Tensor, Y: Tensor, memory: dict[str, Any]) -> State:
-        """What was known when `memory` was made, bit for bit."""
+    def _recall(self, state: State, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> State:
+        """What was known after the observations had been told in these portions, bit for bit."""
 
     @property
     def _space(self) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from mtbo_torch.checks import require_open_unit, require_positive
 from mtbo_torch.confidence import nystrom_radius, theory_oversampling
 from mtbo_torch.models import DEFAULT_OVERSAMPLING, NystromMultiTaskGP
 from mtbo_torch.regression import Followed, FollowedNystrom, NystromRegression
-from mtbo_torch.scalarizations import ChebyshevScalarization, Scalarization, WeightDistribution
 from mtbo_torch.strategies.base import State, Strategy
 
 SCHEDULES = ("every_round", "delayed")
@@ -31,12 +29,6 @@ class MTBKB(Strategy[NystromMultiTaskGP]):
 
     Args:
         kernel: As in :class:`MTKB`.
-        bounds: As in :class:`MTKB`.
-        choices: As in :class:`MTKB`.
-        norm_bound: As in :class:`MTKB`.
-        noise_scale: As in :class:`MTKB`.
-        eta: As in :class:`MTKB`.
-        delta: As in :class:`MTKB`.
         epsilon: The accuracy of the dictionary that the radius counts on, in ``(0, 1)``.
         oversampling: The q in the probability :math:`\min(1, q \|\tilde\Gamma(x, x)\| / \eta)` with which a point is
             in the dictionary. :func:`theory_oversampling` gives the paper's for a known horizon; with None it is
@@ -44,11 +36,7 @@ class MTBKB(Strategy[NystromMultiTaskGP]):
         schedule: ``"every_round"`` draws the dictionary after each observation, as the paper does; ``"delayed"`` only
             when the variances since the last draw add up (an extension, without a multi-task theorem), which makes
             100,000 rounds practical.
-        scalarization: As in :class:`MTKB`.
-        weights: As in :class:`MTKB`.
-        seed: As in :class:`MTKB`.
-        num_restarts: As in :class:`MTKB`.
-        raw_samples: As in :class:`MTKB`.
+        options: The other arguments of :class:`MTKB`.
 
     Example:
         >>> import torch, gpytorch
@@ -67,20 +55,10 @@ class MTBKB(Strategy[NystromMultiTaskGP]):
         self,
         kernel: Kernel,
         *,
-        bounds: Tensor | None = None,
-        choices: Tensor | None = None,
-        norm_bound: float | Tensor,
-        noise_scale: float,
-        eta: float = 0.1,
-        delta: float = 0.1,
         epsilon: float = 0.5,
         oversampling: float | None = DEFAULT_OVERSAMPLING,
         schedule: str = "every_round",
-        scalarization: type[Scalarization] = ChebyshevScalarization,
-        weights: WeightDistribution | None = None,
-        seed: int | Sequence[int] = 0,
-        num_restarts: int = 10,
-        raw_samples: int = 256,
+        **options: Any,
     ) -> None:
         require_open_unit("epsilon", epsilon, "Pass the accuracy of the dictionary, for instance 0.5.")
         if oversampling is not None:
@@ -88,20 +66,7 @@ class MTBKB(Strategy[NystromMultiTaskGP]):
         if schedule not in SCHEDULES:
             raise ValueError(f"schedule should be one of {SCHEDULES}, got {schedule!r}. The paper's is 'every_round'.")
         self.epsilon, self.oversampling, self.schedule = epsilon, oversampling, schedule
-        super().__init__(
-            kernel,
-            bounds=bounds,
-            choices=choices,
-            norm_bound=norm_bound,
-            noise_scale=noise_scale,
-            eta=eta,
-            delta=delta,
-            scalarization=scalarization,
-            weights=weights,
-            seed=seed,
-            num_restarts=num_restarts,
-            raw_samples=raw_samples,
-        )
+        super().__init__(kernel, **options)
 
     @property
     def radius(self) -> Tensor:
@@ -149,7 +114,7 @@ class MTBKB(Strategy[NystromMultiTaskGP]):
         followed = state.tensors() if isinstance(state, FollowedNystrom) else {}
         return {"regression": self._nystrom(state).tensors(), "followed": followed}
 
-    def _recall(self, state: State, X: Tensor, Y: Tensor, memory: dict[str, Any]) -> State:
+    def _recall(self, state: State, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> State:
         tensors = {name: value.to(X.device) for name, value in memory["regression"].items()}
         state = self._follow(self._nystrom(state).restored(X, Y, tensors))
         if isinstance(state, FollowedNystrom):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from gpytorch.kernels import Kernel
@@ -11,7 +10,6 @@ from torch import Tensor
 from mtbo_torch.confidence import exact_radius
 from mtbo_torch.models import ExactMultiTaskGP
 from mtbo_torch.regression import Followed
-from mtbo_torch.scalarizations import ChebyshevScalarization, Scalarization, WeightDistribution
 from mtbo_torch.strategies.base import State, Strategy
 
 
@@ -51,47 +49,10 @@ class MTKB(Strategy[ExactMultiTaskGP]):
         3
     """
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        *,
-        bounds: Tensor | None = None,
-        choices: Tensor | None = None,
-        norm_bound: float | Tensor,
-        noise_scale: float,
-        eta: float = 0.1,
-        delta: float = 0.1,
-        scalarization: type[Scalarization] = ChebyshevScalarization,
-        weights: WeightDistribution | None = None,
-        seed: int | Sequence[int] = 0,
-        num_restarts: int = 10,
-        raw_samples: int = 256,
-    ) -> None:
-        self._portions: list[int] = []
-        super().__init__(
-            kernel,
-            bounds=bounds,
-            choices=choices,
-            norm_bound=norm_bound,
-            noise_scale=noise_scale,
-            eta=eta,
-            delta=delta,
-            scalarization=scalarization,
-            weights=weights,
-            seed=seed,
-            num_restarts=num_restarts,
-            raw_samples=raw_samples,
-        )
-
     @property
     def radius(self) -> Tensor:
         r"""``(b)``, the current :math:`\beta_t` (Theorem 2)."""
         return exact_radius(self._regression.info_gain, self.norm_bound, self.noise_scale, self.eta, self.delta)
-
-    def tell(self, x: Tensor, y: Tensor) -> None:
-        before = self.num_observations
-        super().tell(x, y)
-        self._portions.append(self.num_observations - before)
 
     def _model_of(self, X: Tensor, Y: Tensor, kernel: Kernel) -> ExactMultiTaskGP:
         return ExactMultiTaskGP(X, Y, covar_module=kernel, eta=self.eta)
@@ -103,12 +64,10 @@ class MTKB(Strategy[ExactMultiTaskGP]):
         return followed.append(x, y)
 
     def _memory(self) -> dict[str, Any]:
-        return {"portions": list(self._portions)}
+        return {}
 
-    def _recall(self, state: State, X: Tensor, Y: Tensor, memory: dict[str, Any]) -> State:
+    def _recall(self, state: State, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> State:
         # Telling the observations again, in the same portions, repeats the same arithmetic.
-        portions = list(memory["portions"])
         for x, y in zip(X.split(portions, dim=-2), Y.split(portions, dim=-2), strict=True):
             state = self._learn(state, x, y)
-        self._portions = portions
         return state

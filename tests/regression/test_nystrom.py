@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import oracles
 import pytest
@@ -184,6 +186,16 @@ def test_inclusion_probabilities_are_those_of_the_round_before() -> None:
     assert drawn.dictionary.tolist() == kept.nonzero().flatten().tolist()
 
 
+def test_copies_keep_a_drawn_dictionary() -> None:
+    X, Y, Z = data(30, 3, 2)
+    model = fitted(t=30, dictionary=None, oversampling=0.3)
+    model = model.condition_on_observations(X[:1] + 0.5, Y[:1]).resample(torch.Generator().manual_seed(8))
+    twin = copy.deepcopy(model)
+    assert torch.equal(twin.dictionary, model.dictionary)
+    assert twin.dictionary_size == model.dictionary_size
+    close(twin.mean(Z), model.mean(Z), 1e-10)
+
+
 def test_draws_have_the_promised_frequencies() -> None:
     model = fitted(t=30, oversampling=0.5, dictionary=list(range(10)))
     probs, counts = model.inclusion_probs, torch.zeros(30)
@@ -279,14 +291,46 @@ def test_the_sandwich_holds_at_the_promised_rate() -> None:
         approximate, truth = regression.covariance(Z), exact.covariance(Z)
         gaps = torch.cat([rho * approximate - truth, rho * truth - approximate])
         failures += bool((torch.linalg.eigvalsh(gaps) < -1e-9).any())
-        # The dictionary bound of Theorem 3, with the variances in units of eta (see theory_oversampling).
-        spent = sum(
-            ExactMultiTaskGP(X[: s + 1], Y[: s + 1], kernel, eta=0.1).covariance_norm(X[s : s + 1]).item() / 0.1
-            for s in range(0, rounds, 5)
-        )
+        spent = 0.0  # the sum in Theorem 3's bound of the dictionary
+        exact_so_far = ExactMultiTaskGP(X[:0], Y[:0], kernel, eta=0.1).regression
+        for s in range(rounds):
+            exact_so_far = exact_so_far.append(X[s : s + 1], Y[s : s + 1])
+            spent += exact_so_far.covariance_norm(X[s : s + 1]).item()
         largest = max(largest, regression.dictionary_size.item() / (6 * rho * q * (1 + 1 / 0.1) * spent))
     assert failures <= delta * 100
     assert largest <= 1
+
+
+def test_grouping_by_point() -> None:
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randint(3, (2, 20, 2), generator=generator).double()
+    X[1] = X[1].clamp_max(1)  # fewer distinct points in the second data set
+    Y = torch.randn(2, 20, 3, generator=generator, dtype=torch.double)
+    distinct = nystrom.Distinct.of(X, Y)
+    for b in range(2):
+        groups: dict[tuple[float, ...], list[int]] = {}
+        for i, x in enumerate(X[b].tolist()):
+            groups.setdefault(tuple(x), []).append(i)
+        assert int((distinct.counts[b] > 0).sum()) == len(groups)
+        for point, members in groups.items():
+            place = distinct.index[b, members[0]]
+            assert distinct.points[b, place].tolist() == list(point)
+            assert distinct.counts[b, place] == len(members)
+            assert (distinct.index[b, members] == place).all()
+            close(distinct.sums[b, place], Y[b, members].sum(dim=0), 1e-12)
+
+
+@every_kernel
+def test_repeated_points_count_as_often_as_they_were_observed(build: Builder) -> None:
+    case = build(3, 2)
+    X, Y, Z = data(12, 3, 2)
+    X = X[[0, 1, 2, 0, 0, 1, 3, 4, 4, 2, 0, 3]]
+    mean, covariance = oracles.nystrom_posterior(
+        case.gamma, X.numpy(), Y.numpy(), 0.1, [0, 1, 7], np.ones(12), Z.numpy()
+    )
+    model = NystromMultiTaskGP(X, Y, case.kernel, eta=0.1, dictionary=torch.tensor([0, 1, 7]))
+    close(model.mean(Z), mean, 1e-8)
+    close(model.covariance(Z), oracles.blocks(covariance, 3), 1e-8)
 
 
 def test_a_small_dictionary_breaks_the_sandwich() -> None:

@@ -187,7 +187,8 @@ def test_each_trial_may_have_a_function_of_its_own() -> None:
         assert torch.equal(run(alone, 5).train_X, together.train_X[i])
 
 
-def test_regret_stays_within_the_theorems_factor_of_mt_kb() -> None:
+@pytest.mark.parametrize("oversampling", [None, 3.0], ids=["theory's", "default"])
+def test_regret_stays_within_the_theorems_factor_of_mt_kb(oversampling: float | None) -> None:
     """Theorem 3: at most 2 rho^(3/2) times MT-KB's, on the paper's RKHS functions with its settings."""
     domain = torch.linspace(0, 1, 101, dtype=torch.double).unsqueeze(-1)
     final = {MTKB: [], MTBKB: []}
@@ -195,7 +196,8 @@ def test_regret_stays_within_the_theorems_factor_of_mt_kb() -> None:
         A = torch.rand(2, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.double)
         f = RKHSFunction.draw(ICMKernel(rbf(0.2), A.T @ A), domain, seed=seed)
         for kind, averages in final.items():
-            chosen = kind(f.kernel, choices=domain, norm_bound=f.norm, noise_scale=0.1, seed=seed)
+            options = {"oversampling": oversampling} if kind is MTBKB else {}
+            chosen = kind(f.kernel, choices=domain, norm_bound=f.norm, noise_scale=0.1, seed=seed, **options)
             generator, weights = torch.Generator().manual_seed(seed), []
             for _ in range(80):
                 x = chosen.ask()
