@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from copy import deepcopy
 from typing import Any, Self
 
-import gpytorch
 import torch
 from botorch import settings as botorch_settings
 from botorch.acquisition.objective import PosteriorTransform
@@ -16,7 +15,7 @@ from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scal
 from botorch.posteriors import GPyTorchPosterior, Posterior
 from gpytorch.constraints import GreaterThan, Positive
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
-from gpytorch.kernels import Kernel, RBFKernel
+from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import MultitaskGaussianLikelihood
 from gpytorch.means import Mean, MultitaskMean, ZeroMean
 from gpytorch.models import ExactGP
@@ -25,6 +24,7 @@ from torch import Tensor
 
 from mtbo_torch import regression as reg
 from mtbo_torch.checks import require_data, require_positive, require_same_kind, require_tensor
+from mtbo_torch.evaluation import as_gamma
 from mtbo_torch.kernels import ICMKernel, MultiTaskKernel
 
 MIN_LEARNED_NOISE = 1e-6
@@ -202,7 +202,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
     def _fit(self, kernel: Kernel) -> reg.Regression:
         X, Y = self.train_inputs[0], self.train_targets
         Y = Y - self._prior_mean(X, self.mean_module)
-        return self._fit_to(_as_gamma(kernel, self.num_outputs), self.noise, X, Y)
+        return self._fit_to(as_gamma(kernel, self.num_outputs), self.noise, X, Y)
 
     def _regression_at(self, X: Tensor) -> reg.Regression:
         self._require_inputs(X)
@@ -376,74 +376,6 @@ class NystromMultiTaskGP(MultiTaskGPModel):
             return reg.NystromRegression.fit(gamma, noise, X, Y, self._given_dictionary, self.oversampling)
         generator = torch.Generator().manual_seed(self.seed)
         return reg.NystromRegression.sample(gamma, noise, X, Y, self.oversampling, generator)
-
-
-class _ScalarEvaluator:
-    """A GPyTorch kernel as plain tensors: the regression's view of ``k``."""
-
-    def __init__(self, kernel: Kernel, active_dims: Tensor | None) -> None:
-        self.kernel = kernel
-        self.active_dims = active_dims
-
-    def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
-        X1, X2 = self._select(X1), self._select(X2)
-        if X1.requires_grad and type(self.kernel) is RBFKernel and not self.kernel.raw_lengthscale.requires_grad:
-            return _rbf(self.kernel, X1, X2)
-        with gpytorch.settings.lazily_evaluate_kernels(False):
-            return self.kernel(X1, X2).to_dense()
-
-    def diag(self, X: Tensor) -> Tensor:
-        return self.kernel(self._select(X), diag=True)
-
-    def _select(self, X: Tensor) -> Tensor:
-        return X if self.active_dims is None else X.index_select(-1, self.active_dims)
-
-
-def _rbf(kernel: RBFKernel, X1: Tensor, X2: Tensor) -> Tensor:
-    """The RBF kernel with a gradient in `X1` alone.
-
-    GPyTorch's clamps, divides and compares its inputs, which makes its gradient cost half as much again as the whole
-    acquisition on top of it, and waits for the device. Here the exponent is one product.
-    """
-    if kernel.active_dims is not None:
-        X1, X2 = X1.index_select(-1, kernel.active_dims), X2.index_select(-1, kernel.active_dims)
-    if X2.shape[-2]:
-        center = X2.mean(dim=-2, keepdim=True)  # far from the origin, squares would swallow the differences
-        X1, X2 = X1 - center, X2 - center
-    X1, X2 = X1 / kernel.lengthscale, X2 / kernel.lengthscale
-    half1, half2 = (-X.square().sum(dim=-1, keepdim=True) / 2 for X in (X1, X2))
-    left = torch.cat([X1, half1, torch.ones_like(half1)], dim=-1)
-    right = torch.cat([X2, torch.ones_like(half2), half2], dim=-1)
-    return (left @ right.mT).exp_()
-
-
-class _MatrixEvaluator:
-    """Any GPyTorch kernel with several outputs per input, as plain tensors: the regression's view of ``Gamma``."""
-
-    def __init__(self, kernel: Kernel, num_tasks: int) -> None:
-        self.kernel = kernel
-        self.num_tasks = num_tasks
-
-    def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
-        with gpytorch.settings.lazily_evaluate_kernels(False):
-            return self.kernel(X1, X2).to_dense()
-
-    def blocks(self, X: Tensor) -> Tensor:
-        # One point per batch entry, with the points in front so that the kernel's own batch shape stays in place.
-        points = X.movedim(-2, 0).unsqueeze(-2)
-        with gpytorch.settings.lazily_evaluate_kernels(False):
-            return self.kernel(points).to_dense().movedim(0, -3)
-
-
-def _as_gamma(kernel: Kernel, num_tasks: int) -> reg.MatrixKernel:
-    if not isinstance(kernel, MultiTaskKernel):
-        return _MatrixEvaluator(kernel, num_tasks)
-    merged: dict[int, tuple[Kernel, Tensor]] = {}
-    for base, task_covar in kernel.terms():  # k B1 + k B2 = k (B1 + B2)
-        known = merged.get(id(base))
-        merged[id(base)] = (base, task_covar if known is None else known[1] + task_covar)
-    evaluators = tuple(_ScalarEvaluator(base, kernel.active_dims) for base, _ in merged.values())
-    return reg.SeparableSum(evaluators, tuple(task_covar for _, task_covar in merged.values()))
 
 
 def _num_tasks(kernel: Kernel, train_X: object) -> int:

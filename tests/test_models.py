@@ -19,7 +19,7 @@ from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNorm
 from suites import close
 
 from mtbo_torch import ExactMultiTaskGP, ICMKernel, IndependentKernel, SumOfSeparableKernel, TaskSimilarityKernel
-from mtbo_torch.models import _ScalarEvaluator
+from mtbo_torch.evaluation import ScalarEvaluator
 from mtbo_torch.regression import DenseRegression, KroneckerRegression, SeparableSum
 
 every_kernel = pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
@@ -412,7 +412,7 @@ def test_gradients_of_a_learned_matrix_with_equal_eigenvalues(rank: int) -> None
 
 
 def _as_gamma_of(base: gpytorch.kernels.Kernel, B: torch.Tensor) -> SeparableSum:
-    return SeparableSum((_ScalarEvaluator(base, None),), (B,))
+    return SeparableSum((ScalarEvaluator(base, None),), (B,))
 
 
 def test_conditioning_with_a_learnable_mean_can_be_copied() -> None:

@@ -18,6 +18,7 @@ ORDER = (
     "checks",
     "kernels",
     "regression",
+    "evaluation",
     "models",
     "scalarizations",
     "confidence",

@@ -2,7 +2,7 @@ r"""A dictionary of m points in place of the t observed ones (Algorithm 2)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,9 +12,8 @@ from torch import Tensor
 from mtbo_torch.regression.base import Folded, Followed, MatrixKernel, Regression, shared_product
 from mtbo_torch.regression.features import RowKernel, rows_of
 from mtbo_torch.regression.growing import GrowingRows, safe_cholesky, solve_lower
+from mtbo_torch.regression.subspace import Distinct, Subspace, outer_by_point
 
-# Features of the past are made in pieces of this many numbers, so that no t x m matrix is ever held.
-BLOCK_NUMBERS = 2**21
 # Data that are there at once begin with a dictionary of this many points.
 FIRST_DICTIONARY = 64
 
@@ -28,94 +27,6 @@ STORED = (
     "information",
     "drift",
 )
-
-
-@dataclass(frozen=True, eq=False)
-class Distinct:
-    """Observations grouped by point: on a finite set they soon outnumber the points by far.
-
-    Attributes:
-        points: ``(b) x u x d``, the distinct points; a batch's shorter lists repeat a point with a count of zero.
-        counts: ``(b) x u``, how often each was observed.
-        sums: ``(b) x u x n``, the sums of the values observed there.
-        index: ``(b) x t``, the place of each observation's point.
-    """
-
-    points: Tensor
-    counts: Tensor
-    sums: Tensor
-    index: Tensor
-
-    @classmethod
-    def of(cls, X: Tensor, Y: Tensor) -> Distinct:
-        batch_shape = X.shape[:-2]
-        if X.shape[-2] == 0:
-            return cls(X, X[..., 0], Y, torch.zeros(X.shape[:-1], dtype=torch.long, device=X.device))
-        found = [
-            torch.unique(x, dim=0, return_inverse=True, return_counts=True)
-            for x in X.reshape(-1, *X.shape[-2:])  # there is no batched unique, and this happens at draws only
-        ]
-        most = max(len(points) for points, _, _ in found)
-        points = torch.stack([torch.cat([p, p[:1].expand(most - len(p), -1)]) for p, _, _ in found])
-        counts = torch.stack([torch.nn.functional.pad(c, (0, most - len(c))) for _, _, c in found]).to(X.dtype)
-        index = torch.stack([i for _, i, _ in found]).reshape(*batch_shape, -1)
-        sums = Y.new_zeros(*batch_shape, most, Y.shape[-1])
-        sums = sums.scatter_add(-2, index.unsqueeze(-1).expand_as(Y), Y)
-        return cls(points.reshape(*batch_shape, most, -1), counts.reshape(*batch_shape, most), sums, index)
-
-
-@dataclass(frozen=True, eq=False)
-class Subspace:
-    r"""The span of a dictionary, with features :math:`\phi(x) = R k_D(x)` for a root :math:`R^T R = K_{DD}^+`.
-
-    The paper's weights :math:`1 / \sqrt{p_i}` only rescale a basis of the same span and are left out. Directions of
-    :math:`K_{DD}` that rounding has made up get a zero row in the root, so duplicates in the dictionary are harmless;
-    the shorter dictionaries of a batch are padded with them.
-
-    Attributes:
-        rows: The kernel, with p rows for each point.
-        atoms: ``(b) x m x d``, the dictionary.
-        root: ``(b) x G x mp x mp``.
-    """
-
-    rows: RowKernel
-    atoms: Tensor
-    root: Tensor
-
-    @classmethod
-    def spanned_by(cls, rows: RowKernel, atoms: Tensor) -> Subspace:
-        values, vectors = torch.linalg.eigh(rows(atoms, atoms))
-        cutoff = values[..., -1:] * values.shape[-1] * torch.finfo(values.dtype).eps
-        scale = torch.where(values > cutoff, values.clamp_min(cutoff).rsqrt(), torch.zeros_like(values))
-        return cls(rows, atoms, scale.unsqueeze(-1) * vectors.mT)
-
-    def features(self, X: Tensor) -> Tensor:
-        """``(b) x G x Np x mp``."""
-        return self.rows(X, self.atoms) @ self.root.mT
-
-    def in_blocks(self, X: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Pieces of ``(b) x t x d`` points, at least one: where they are, the points themselves and their features."""
-        numbers = max(1, self.root.shape[:-1].numel() * self.rows.rows_per_point)
-        size = max(1, BLOCK_NUMBERS // numbers)
-        for start in range(0, max(1, X.shape[-2]), size):
-            piece = X[..., start : start + size, :]
-            yield slice(start, start + size), piece, self.features(piece)
-
-    def residual(self, X: Tensor, features: Tensor) -> Tensor:
-        r"""``(b) x G x N x p x p``, :math:`k(x, x) - \phi^T \phi`: what the subspace does not see of each point."""
-        own = self._by_point(features)
-        residual = self.rows.blocks(X) - _outer(own, own)
-        return residual.clamp_min(0) if self.rows.rows_per_point == 1 else residual
-
-    def covariance(self, X: Tensor, features: Tensor, inverse: Tensor) -> Tensor:
-        r"""``(b) x r x N x p x p``, :math:`\xi (k(x, x) - \phi^T \phi) + \phi^T H \phi`, for the groups of H."""
-        eigvals = self.rows.eigvals[..., : inverse.shape[-3], None, None, None]
-        solved = features @ inverse
-        seen = _outer(self._by_point(features), self._by_point(solved))
-        return eigvals * self.residual(X, features) + seen
-
-    def _by_point(self, features: Tensor) -> Tensor:
-        return features.unflatten(-2, (-1, self.rows.rows_per_point))
 
 
 @dataclass(frozen=True, eq=False)
@@ -393,7 +304,7 @@ class FollowedNystrom(Followed):
         change = shared_product(directions, self.features.mT).mT  # (b) x r x Np x q
         own = change.unflatten(-2, (-1, grown.rows.rows_per_point))
         mean = self.mean + grown.rows.mean_of_rows(change @ residuals)
-        return FollowedNystrom(grown, self.points, self.features, self.blocks - _outer(own, own), mean)
+        return FollowedNystrom(grown, self.points, self.features, self.blocks - outer_by_point(own, own), mean)
 
     def tensors(self) -> dict[str, Tensor]:
         return {"blocks": self.blocks, "mean": self.mean}
@@ -457,13 +368,6 @@ def _minus_outer(matrix: Tensor, rows: Tensor) -> Tensor:
     """``matrix - rows^T rows`` in one pass."""
     flat = rows.flatten(end_dim=-3)
     return torch.baddbmm(matrix.flatten(end_dim=-3), flat.mT, flat, alpha=-1).view_as(matrix)
-
-
-def _outer(left: Tensor, right: Tensor) -> Tensor:
-    """``left @ right.mT`` for ``... x p x m``, without a matrix product for every point when p is one."""
-    if left.shape[-2] == 1:
-        return torch.einsum("...i,...i->...", left, right).unsqueeze(-1)
-    return left @ right.mT
 
 
 def _bernoulli(probs: Tensor, generator: Generators, where: Tensor | None) -> Tensor:

@@ -19,7 +19,7 @@ from mtbo_torch import (
     nystrom_radius,
     theory_oversampling,
 )
-from mtbo_torch.regression import NystromRegression, nystrom
+from mtbo_torch.regression import NystromRegression, nystrom, subspace
 from mtbo_torch.regression.features import GroupedRows, MatrixRows
 
 every_kernel = pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
@@ -167,7 +167,7 @@ def test_the_past_is_processed_in_blocks(build: Builder, monkeypatch: pytest.Mon
     _, _, Z = data(12, 3, 2)
     whole = fitted(build)
     probs, mean = whole.inclusion_probs, whole.mean(Z)
-    monkeypatch.setattr(nystrom, "BLOCK_NUMBERS", 20)
+    monkeypatch.setattr(subspace, "BLOCK_NUMBERS", 20)
     pieces = fitted(build)
     assert len(list(pieces.regression.subspace.in_blocks(data(12, 3, 2)[0]))) > 1
     close(pieces.mean(Z), mean, 1e-10)
@@ -306,7 +306,7 @@ def test_grouping_by_point() -> None:
     X = torch.randint(3, (2, 20, 2), generator=generator).double()
     X[1] = X[1].clamp_max(1)  # fewer distinct points in the second data set
     Y = torch.randn(2, 20, 3, generator=generator, dtype=torch.double)
-    distinct = nystrom.Distinct.of(X, Y)
+    distinct = subspace.Distinct.of(X, Y)
     for b in range(2):
         groups: dict[tuple[float, ...], list[int]] = {}
         for i, x in enumerate(X[b].tolist()):

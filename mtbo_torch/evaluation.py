@@ -1,0 +1,79 @@
+"""GPyTorch kernels as plain tensors: the regression's view of ``k`` and ``Gamma``."""
+
+from __future__ import annotations
+
+import gpytorch
+import torch
+from gpytorch.kernels import Kernel, RBFKernel
+from torch import Tensor
+
+from mtbo_torch.kernels import MultiTaskKernel
+from mtbo_torch.regression import MatrixKernel, SeparableSum
+
+
+def as_gamma(kernel: Kernel, num_tasks: int) -> MatrixKernel:
+    if not isinstance(kernel, MultiTaskKernel):
+        return MatrixEvaluator(kernel, num_tasks)
+    merged: dict[int, tuple[Kernel, Tensor]] = {}
+    for base, task_covar in kernel.terms():  # k B1 + k B2 = k (B1 + B2)
+        known = merged.get(id(base))
+        merged[id(base)] = (base, task_covar if known is None else known[1] + task_covar)
+    evaluators = tuple(ScalarEvaluator(base, kernel.active_dims) for base, _ in merged.values())
+    return SeparableSum(evaluators, tuple(task_covar for _, task_covar in merged.values()))
+
+
+class ScalarEvaluator:
+    """A GPyTorch kernel as plain tensors: the regression's view of ``k``."""
+
+    def __init__(self, kernel: Kernel, active_dims: Tensor | None) -> None:
+        self.kernel = kernel
+        self.active_dims = active_dims
+
+    def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
+        X1, X2 = self._select(X1), self._select(X2)
+        if X1.requires_grad and type(self.kernel) is RBFKernel and not self.kernel.raw_lengthscale.requires_grad:
+            return _rbf(self.kernel, X1, X2)
+        with gpytorch.settings.lazily_evaluate_kernels(False):
+            return self.kernel(X1, X2).to_dense()
+
+    def diag(self, X: Tensor) -> Tensor:
+        return self.kernel(self._select(X), diag=True)
+
+    def _select(self, X: Tensor) -> Tensor:
+        return X if self.active_dims is None else X.index_select(-1, self.active_dims)
+
+
+def _rbf(kernel: RBFKernel, X1: Tensor, X2: Tensor) -> Tensor:
+    """The RBF kernel with a gradient in `X1` alone.
+
+    GPyTorch's clamps, divides and compares its inputs, which makes its gradient cost half as much again as the whole
+    acquisition on top of it, and waits for the device. Here the exponent is one product.
+    """
+    if kernel.active_dims is not None:
+        X1, X2 = X1.index_select(-1, kernel.active_dims), X2.index_select(-1, kernel.active_dims)
+    if X2.shape[-2]:
+        center = X2.mean(dim=-2, keepdim=True)  # far from the origin, squares would swallow the differences
+        X1, X2 = X1 - center, X2 - center
+    X1, X2 = X1 / kernel.lengthscale, X2 / kernel.lengthscale
+    half1, half2 = (-X.square().sum(dim=-1, keepdim=True) / 2 for X in (X1, X2))
+    left = torch.cat([X1, half1, torch.ones_like(half1)], dim=-1)
+    right = torch.cat([X2, torch.ones_like(half2), half2], dim=-1)
+    return (left @ right.mT).exp_()
+
+
+class MatrixEvaluator:
+    """Any GPyTorch kernel with several outputs per input, as plain tensors: the regression's view of ``Gamma``."""
+
+    def __init__(self, kernel: Kernel, num_tasks: int) -> None:
+        self.kernel = kernel
+        self.num_tasks = num_tasks
+
+    def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
+        with gpytorch.settings.lazily_evaluate_kernels(False):
+            return self.kernel(X1, X2).to_dense()
+
+    def blocks(self, X: Tensor) -> Tensor:
+        # One point per batch entry, with the points in front so that the kernel's own batch shape stays in place.
+        points = X.movedim(-2, 0).unsqueeze(-2)
+        with gpytorch.settings.lazily_evaluate_kernels(False):
+            return self.kernel(points).to_dense().movedim(0, -3)
