@@ -115,7 +115,7 @@ def append_against_refit(kernel: MultiTaskKernel, t: int = 2000, n: int = 9) -> 
         chain[:] = [chain[-1].append(X[i : i + 1], Y[i : i + 1])]
 
     def refit() -> None:
-        model._fit(model.covar_module)
+        model._fit(model.covar_module, model.mean_module, [])
 
     with torch.no_grad():
         appended, refitted = in_turns([append, refit], repeats=5)

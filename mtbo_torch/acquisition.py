@@ -97,7 +97,7 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
         self.X_pending = None if X_pending is None else X_pending.detach()
         self._hallucinated: tuple[Regression, MultiTaskGPModel] | None = None
         if isinstance(self.model, MultiTaskGPModel):
-            fitted = self.model.regression  # here, so that no call below has to compare hyper-parameters
+            fitted = self.model.regression  # fitted here, not in the first evaluation
             if self.X_pending is not None:
                 with torch.no_grad():
                     self._hallucinated = (fitted, self.model.hallucinate(self.X_pending.to(self.model.train_targets)))
@@ -118,7 +118,7 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
             mean, norm = self.model.mean_and_norm(X)
             if self.X_pending is None:
                 return mean, norm
-            if self._hallucinated is None or self._hallucinated[0] is not self.model._regression:
+            if self._hallucinated is None or not self.model.is_fitted_by(self._hallucinated[0]):
                 self.set_X_pending(self.X_pending)  # the model has changed since
             assert self._hallucinated is not None
             return mean, self._hallucinated[1].mean_and_norm(X)[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -29,6 +30,19 @@ from mtbo_torch.kernels import ICMKernel, MultiTaskKernel
 
 MIN_LEARNED_NOISE = 1e-6
 DEFAULT_OVERSAMPLING = 3.0
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """A regression, the prior mean that was subtracted from its data, and the hyper-parameters it belongs to."""
+
+    regression: reg.Regression
+    mean_module: Mean
+    hyperparameters: tuple[Tensor, ...]
+
+    def is_for(self, hyperparameters: list[Tensor]) -> bool:
+        same_number = len(hyperparameters) == len(self.hyperparameters)
+        return same_number and all(map(torch.equal, hyperparameters, self.hyperparameters))
 
 
 class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin, ABC):
@@ -68,27 +82,17 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         self._num_outputs = num_tasks
         self._input_batch_shape = batch_shape
         self._aug_batch_shape = torch.Size()
-        self._regression: reg.Regression | None = None
-        self._fitted_with: tuple[Tensor, ...] = ()
-        object.__setattr__(self, "_fitted_mean", self.mean_module)
+        self._fitted: _Fitted | None = None
         self.to(train_X)
 
     @property
     def regression(self) -> reg.Regression:
         """The fitted regression. It is fitted anew when a hyper-parameter has changed since."""
-        if botorch_settings.propagate_grads.on():
-            return self._fit(self.covar_module)
-        current = self._hyperparameters()
-        stale = self._regression is None or len(current) != len(self._fitted_with)
-        if stale or not all(map(torch.equal, current, self._fitted_with)):
-            # The regression keeps a copy of the kernel: whatever happens to the model's, its parts fit together.
-            kernel = deepcopy(self.covar_module).requires_grad_(False)
-            self._fitted_mean = deepcopy(self.mean_module).requires_grad_(False)
-            with torch.no_grad():
-                self._regression = self._fit(kernel)
-            self._fitted_with = tuple(value.detach().clone() for value in current)
-        assert self._regression is not None
-        return self._regression
+        return self._current().regression
+
+    def is_fitted_by(self, regression: reg.Regression) -> bool:
+        """Whether this is the regression behind the model's last answer."""
+        return self._fitted is not None and self._fitted.regression is regression
 
     @property
     def info_gain(self) -> Tensor:
@@ -120,7 +124,8 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         """
         self._require_inputs(X)
         comparable = X.device.type == "cpu" or botorch_settings.propagate_grads.on()
-        mean, norm = (self.regression if comparable else self._regression or self.regression).mean_and_norm(X)
+        fitted = self._fitted if self._fitted is not None and not comparable else self._current()
+        mean, norm = fitted.regression.mean_and_norm(X)
         return self._add_prior_mean(X, mean), norm
 
     def posterior(
@@ -174,8 +179,9 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         X, Y = X.expand(*batch_shape, *X.shape[-2:]), Y.expand(*batch_shape, *Y.shape[-2:])
         require_data(X, Y, self.num_outputs, names=("X", "Y"))
         self._require_inputs(X)
-        fitted = self.regression if batch_shape == self.batch_shape else self.regression.expand(batch_shape)
-        return self.with_regression(fitted.append(X, Y - self._prior_mean(X, self._fitted_mean)))
+        fitted = self._current()
+        regression = fitted.regression if batch_shape == self.batch_shape else fitted.regression.expand(batch_shape)
+        return self.with_regression(regression.append(X, Y - self._prior_mean(X, fitted.mean_module)))
 
     def hallucinate(self, X: Tensor) -> Self:
         """A new model that has seen its own mean at ``... x q x d``: the variance shrinks, the mean stays."""
@@ -185,10 +191,11 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         """A copy of this model around a regression that grew out of this model's by appending."""
         # Data may hang in a graph, which cannot be copied, and are replaced anyway.
         new = deepcopy(self, {id(self.train_inputs): (), id(self.train_targets): ()})
+        fitted = self._current()
         new.train_inputs = (regression.train_X,)
-        new.train_targets = regression.train_Y + self._prior_mean(regression.train_X, self._fitted_mean)
+        new.train_targets = regression.train_Y + self._prior_mean(regression.train_X, fitted.mean_module)
         new._input_batch_shape = regression.batch_shape
-        new._regression, new._fitted_with, new._fitted_mean = regression, self._fitted_with, self._fitted_mean
+        new._fitted = _Fitted(regression, fitted.mean_module, fitted.hyperparameters)
         return new
 
     def forward(self, x: Tensor) -> MultitaskMultivariateNormal:
@@ -199,10 +206,23 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
     def _fit_to(self, gamma: reg.MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> reg.Regression:
         """The regression of values with a prior mean of zero."""
 
-    def _fit(self, kernel: Kernel) -> reg.Regression:
+    def _current(self) -> _Fitted:
+        """What was fitted last, unless a hyper-parameter has changed since."""
+        values = self._hyperparameters()
+        if botorch_settings.propagate_grads.on():
+            return self._fit(self.covar_module, self.mean_module, values)
+        if self._fitted is None or not self._fitted.is_for(values):
+            # Copies: whatever happens to the model's own kernel, the parts of what was fitted belong together.
+            kernel, mean_module = (deepcopy(m).requires_grad_(False) for m in (self.covar_module, self.mean_module))
+            with torch.no_grad():
+                self._fitted = self._fit(kernel, mean_module, values)
+        return self._fitted
+
+    def _fit(self, kernel: Kernel, mean_module: Mean, hyperparameters: list[Tensor]) -> _Fitted:
         X, Y = self.train_inputs[0], self.train_targets
-        Y = Y - self._prior_mean(X, self.mean_module)
-        return self._fit_to(as_gamma(kernel, self.num_outputs), self.noise, X, Y)
+        gamma = as_gamma(kernel, self.num_outputs)
+        regression = self._fit_to(gamma, self.noise, X, Y - self._prior_mean(X, mean_module))
+        return _Fitted(regression, mean_module, tuple(value.detach().clone() for value in hyperparameters))
 
     def _regression_at(self, X: Tensor) -> reg.Regression:
         self._require_inputs(X)
@@ -235,18 +255,18 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
 
     def _clear_cache(self) -> None:
         super()._clear_cache()
-        self._regression = None
+        self._fitted = None
 
     def set_train_data(self, *args: Any, **kwargs: Any) -> None:
         super().set_train_data(*args, **kwargs)
-        self._regression = None
+        self._fitted = None
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        self._regression = None
+        self._fitted = None
         return super()._apply(fn)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_regression": None, "prediction_strategy": None}
+        return self.__dict__ | {"_fitted": None, "prediction_strategy": None}
 
 
 class ExactMultiTaskGP(MultiTaskGPModel):

@@ -381,7 +381,7 @@ def test_gradients_reach_new_data_and_hyperparameters(build: Builder) -> None:
     def answer(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         model = ExactMultiTaskGP(X, Y, build(2, 1).kernel, eta=0.1)
         grown = model.condition_on_observations(x, y).condition_on_observations(x + 0.3, y)
-        mean, norm = grown._regression.mean_and_norm(Z)
+        mean, norm = grown.mean_and_norm(Z)
         return torch.cat([mean.flatten(), norm])
 
     x, y = Z[:2].clone().requires_grad_(), Y[:2].clone().requires_grad_()
@@ -420,6 +420,15 @@ def test_conditioning_with_a_learnable_mean_can_be_copied() -> None:
     model = ExactMultiTaskGP(X, Y, icm(2, 1).kernel, eta=0.1, mean_module=gpytorch.means.ConstantMean())
     grown = model.condition_on_observations(Z[:1], Y[:1])
     close(copy.deepcopy(grown).mean(Z), grown.mean(Z), 1e-12)
+
+
+def test_evaluating_leaves_no_trace_in_the_state() -> None:
+    X, Y, Z = data(6, 2, 1)
+    model = ExactMultiTaskGP(X, Y, icm(2, 1).kernel, eta=0.1, mean_module=gpytorch.means.ConstantMean())
+    keys, parameters = set(model.state_dict()), len(list(model.parameters()))
+    model.posterior(Z)
+    assert set(model.state_dict()) == keys
+    assert len(list(model.parameters())) == parameters
 
 
 def test_a_small_task_beside_a_large_one_in_single_precision() -> None:
