@@ -123,6 +123,19 @@ def require_same_kind(reference: tuple[str, Tensor], *others: tuple[str, Tensor]
             )
 
 
+def require_batch(name: str, shape: torch.Size, batch_shape: torch.Size) -> None:
+    """Refuse a batch shape that does not broadcast to that of the data."""
+    try:
+        fits = torch.broadcast_shapes(shape, batch_shape) == batch_shape
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{name} should have a batch shape that broadcasts to {tuple(batch_shape)} (from train_X), "
+            f"got {tuple(shape)}. Expand train_X and train_Y to that batch shape."
+        )
+
+
 def require_data(X: object, Y: object, num_tasks: int | None, names: Sequence[str] = ("train_X", "train_Y")) -> None:
     """Refuse observations that are not ``(b) x t x d`` and ``(b) x t x n``, finite and of one kind."""
     x_name, y_name = names

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import gpytorch
 import torch
+from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
 from mtbo_torch.kernels import ICMKernel
@@ -32,41 +32,59 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def demo(trials: int, rounds: int, out: Path) -> None:
-    """MT-KB against random search on the paper's RKHS functions with two tasks."""
+    """MT-KB against random search on the paper's RKHS functions with two tasks, all trials as one batch."""
     from mtbo_torch.plotting import save_demo
 
     domain = torch.linspace(0, 1, 101, dtype=torch.double).unsqueeze(-1)
-    regrets: dict[str, list[Tensor]] = {"MT-KB": [], "random search": []}
-    for trial in _progress(range(trials), "optimising"):
-        f = _correlated_tasks(domain, seed=trial)
-        values, chosen, weights = _optimise(f, domain, rounds, seed=trial)
-        random = torch.randint(len(domain), (rounds,), generator=torch.Generator().manual_seed(trial))
-        scalarization = ChebyshevScalarization(weights)
-        for name, achieved in (("MT-KB", chosen), ("random search", values[random])):
-            regrets[name].append(average_regret(scalarized_regret(scalarization, achieved, values)))
-    curves = {name: torch.stack(curve) for name, curve in regrets.items()}
+    functions = [_correlated_tasks(domain, seed) for seed in range(trials)]
+    values = torch.stack([f(domain) for f in functions])
+    chosen, weights = _optimise(functions, domain, rounds)
+    generator = torch.Generator().manual_seed(0)
+    places = torch.randint(len(domain), (trials, rounds), generator=generator)
+    random = torch.stack([f[place] for f, place in zip(values, places, strict=True)])
+    curves = {
+        name: torch.stack(
+            [
+                average_regret(scalarized_regret(ChebyshevScalarization(w), achieved, attainable))
+                for w, achieved, attainable in zip(weights, points, values, strict=True)
+            ]
+        )
+        for name, points in (("MT-KB", chosen), ("random search", random))
+    }
     _print_table(curves)
-    save_demo(curves, values, chosen, out)
+    save_demo(curves, values[-1], chosen[-1], out)
     print(f"The picture is in {out}")
 
 
 def _correlated_tasks(domain: Tensor, seed: int) -> RKHSFunction:
-    base = gpytorch.kernels.RBFKernel()
-    base.lengthscale = 0.2
     A = torch.rand(2, 2, generator=torch.Generator().manual_seed(seed), dtype=domain.dtype)
-    return RKHSFunction.draw(ICMKernel(base.to(domain), A.T @ A), domain, seed=seed)
+    return RKHSFunction.draw(ICMKernel(_base_kernel(), A.T @ A), domain, seed=seed)
 
 
-def _optimise(f: RKHSFunction, domain: Tensor, rounds: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The values on the domain, the noiseless values of the points chosen, and the weights they were chosen for."""
-    noise_scale, generator = 0.1, torch.Generator().manual_seed(seed)
-    strategy = MTKB(f.kernel, choices=domain, norm_bound=f.norm, noise_scale=noise_scale, seed=seed)
-    weights: list[Tensor] = []
-    for _ in range(rounds):
+def _base_kernel() -> RBFKernel:
+    kernel = RBFKernel().double()
+    kernel.lengthscale = torch.tensor(0.2, dtype=torch.double)
+    return kernel
+
+
+def _optimise(functions: list[RKHSFunction], domain: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
+    """``b x T x n``: the noiseless values of the points chosen, and the weights they were chosen for."""
+    noise_scale, generator = 0.1, torch.Generator().manual_seed(0)
+    strategy = MTKB(
+        ICMKernel(_base_kernel(), torch.cat([f.kernel.terms()[0][1].unsqueeze(0) for f in functions])),
+        choices=domain,
+        norm_bound=torch.tensor([f.norm for f in functions], dtype=domain.dtype),
+        noise_scale=noise_scale,
+        seed=list(range(len(functions))),
+    )
+    chosen, weights = [], []
+    for _ in _progress(range(rounds), "optimising"):
         x = strategy.ask()
+        y = torch.stack([f(points) for f, points in zip(functions, x, strict=True)])
+        strategy.tell(x, y + noise_scale * torch.randn(y.shape, generator=generator, dtype=y.dtype))
+        chosen.append(y)
         weights.append(strategy.asked_weights)
-        strategy.tell(x, f(x) + noise_scale * torch.randn(1, 2, generator=generator, dtype=x.dtype))
-    return f(domain), f(strategy.train_X), torch.cat(weights)
+    return torch.cat(chosen, dim=-2), torch.cat(weights, dim=-2)
 
 
 def _print_table(curves: dict[str, Tensor]) -> None:

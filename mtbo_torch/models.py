@@ -14,7 +14,6 @@ from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
 from botorch.models.model import FantasizeMixin
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from botorch.posteriors import GPyTorchPosterior, Posterior
-from gpytorch.constraints import GreaterThan, Positive
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import MultitaskGaussianLikelihood
@@ -24,11 +23,11 @@ from linear_operator import to_linear_operator
 from torch import Tensor
 
 from mtbo_torch import regression as reg
-from mtbo_torch.checks import require_data, require_positive, require_same_kind, require_tensor
+from mtbo_torch.checks import require_batch, require_data, require_positive, require_same_kind, require_tensor
 from mtbo_torch.evaluation import as_gamma
 from mtbo_torch.kernels import ICMKernel, MultiTaskKernel
+from mtbo_torch.noise import likelihood_of, noise_of, require_likelihood
 
-MIN_LEARNED_NOISE = 1e-6
 DEFAULT_OVERSAMPLING = 3.0
 
 
@@ -65,16 +64,16 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         if covar_module is None:
             base = get_covar_module_with_dim_scaled_prior(ard_num_dims=train_X.shape[-1], batch_shape=batch_shape)
             covar_module = ICMKernel(base, num_tasks=num_tasks)
-        _require_batch("covar_module", covar_module.batch_shape, batch_shape)
+        require_batch("covar_module", covar_module.batch_shape, batch_shape)
         if likelihood is None:
-            likelihood = _likelihood(eta, num_tasks, train_X)
+            likelihood = likelihood_of(eta, num_tasks, train_X)
         elif eta is not None:
             raise ValueError(
                 "eta should not be given together with likelihood, got both. The likelihood has the noise."
             )
         else:
-            _require_likelihood(likelihood, num_tasks)
-        _require_batch("likelihood", _noise_of(likelihood).shape[:-1], batch_shape)
+            require_likelihood(likelihood, num_tasks)
+        require_batch("likelihood", noise_of(likelihood).shape[:-1], batch_shape)
         super().__init__(train_X, train_Y, likelihood)
         self.covar_module = covar_module
         self.mean_module = ZeroMean(batch_shape=batch_shape) if mean_module is None else mean_module
@@ -102,7 +101,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
     @property
     def noise(self) -> Tensor:
         r"""``(b) x 1`` or ``(b) x n``: :math:`\eta`, the same for all tasks or one for each."""
-        return _noise_of(self.likelihood)
+        return noise_of(self.likelihood)
 
     def mean(self, X: Tensor) -> Tensor:
         r"""``... x q x n``, the posterior mean :math:`\mu_t(x)` at ``... x q x d`` points."""
@@ -413,45 +412,6 @@ def _num_tasks(kernel: Kernel, train_X: object) -> int:
     return count
 
 
-def _noise_of(likelihood: MultitaskGaussianLikelihood) -> Tensor:
-    noise = likelihood.noise if likelihood.has_global_noise else None
-    if likelihood.has_task_noise:
-        task_noise = likelihood.task_noises
-        noise = task_noise if noise is None else noise + task_noise
-    assert noise is not None
-    return noise
-
-
-def _likelihood(eta: float | Tensor | None, num_tasks: int, train_X: Tensor) -> MultitaskGaussianLikelihood:
-    batch_shape = train_X.shape[:-2]
-    if eta is None:
-        constraint = GreaterThan(MIN_LEARNED_NOISE, initial_value=0.1)
-        return MultitaskGaussianLikelihood(
-            num_tasks, batch_shape=batch_shape, noise_constraint=constraint, has_task_noise=False
-        )
-    require_positive("eta", eta, "Pass a positive number, for instance 0.1, or None to learn the noise.")
-    value = torch.as_tensor(eta, dtype=train_X.dtype, device=train_X.device)
-    value = value if value.dim() else value.unsqueeze(-1)
-    if value.shape[-1] not in (1, num_tasks):
-        raise ValueError(
-            f"eta should be a number or have one entry for each of the {num_tasks} tasks, got shape "
-            f"{tuple(value.shape)}. Pass one noise variance per task."
-        )
-    _require_batch("eta", value.shape[:-1], batch_shape)
-    per_task = value.shape[-1] > 1
-    # Without a transform the parameter is eta itself, to the last digit.
-    likelihood = MultitaskGaussianLikelihood(
-        num_tasks,
-        batch_shape=value.shape[:-1],
-        noise_constraint=Positive(transform=None, inv_transform=None),
-        has_global_noise=not per_task,
-        has_task_noise=per_task,
-    ).to(train_X)
-    with torch.no_grad():
-        (likelihood.raw_task_noises if per_task else likelihood.raw_noise).copy_(value)
-    return likelihood.requires_grad_(False)
-
-
 def _require_dictionary(dictionary: object, train_X: Tensor) -> None:
     if not isinstance(dictionary, Tensor) or dictionary.is_floating_point() or dictionary.dtype == torch.bool:
         raise ValueError(
@@ -469,7 +429,7 @@ def _require_dictionary(dictionary: object, train_X: Tensor) -> None:
             f"dictionary should hold indices of the {t} observations, from 0 to {t - 1}, got values from "
             f"{int(dictionary.min())} to {int(dictionary.max())}. Index rows of train_X."
         )
-    _require_batch("dictionary", dictionary.shape[:-1], train_X.shape[:-2])
+    require_batch("dictionary", dictionary.shape[:-1], train_X.shape[:-2])
 
 
 def _require_mean(mean_module: object, num_tasks: int) -> None:
@@ -482,31 +442,6 @@ def _require_mean(mean_module: object, num_tasks: int) -> None:
         raise ValueError(
             f"mean_module should be for {num_tasks} tasks (from train_Y), got {mean_module.num_tasks}. "
             f"Build it with num_tasks={num_tasks}."
-        )
-
-
-def _require_likelihood(likelihood: object, num_tasks: int) -> None:
-    if not isinstance(likelihood, MultitaskGaussianLikelihood) or likelihood.rank != 0:
-        raise ValueError(
-            f"likelihood should be a MultitaskGaussianLikelihood with rank=0, got {type(likelihood).__name__}. "
-            "Pass eta= for a fixed noise, or leave both out to learn it."
-        )
-    if likelihood.num_tasks != num_tasks:
-        raise ValueError(
-            f"likelihood should be for {num_tasks} tasks (from train_Y), got num_tasks={likelihood.num_tasks}. "
-            f"Build it with num_tasks={num_tasks}."
-        )
-
-
-def _require_batch(name: str, shape: torch.Size, batch_shape: torch.Size) -> None:
-    try:
-        fits = torch.broadcast_shapes(shape, batch_shape) == batch_shape
-    except RuntimeError:
-        fits = False
-    if not fits:
-        raise ValueError(
-            f"{name} should have a batch shape that broadcasts to {tuple(batch_shape)} (from train_X), "
-            f"got {tuple(shape)}. Expand train_X and train_Y to that batch shape."
         )
 
 

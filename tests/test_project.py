@@ -19,6 +19,7 @@ ORDER = (
     "kernels",
     "regression",
     "evaluation",
+    "noise",
     "models",
     "scalarizations",
     "confidence",

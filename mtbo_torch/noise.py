@@ -1,0 +1,67 @@
+"""``eta`` as a GPyTorch likelihood, fixed or learned."""
+
+from __future__ import annotations
+
+import torch
+from gpytorch.constraints import GreaterThan, Positive
+from gpytorch.likelihoods import MultitaskGaussianLikelihood
+from torch import Tensor
+
+from mtbo_torch.checks import require_batch, require_positive
+
+MIN_LEARNED_NOISE = 1e-6
+
+
+def likelihood_of(eta: float | Tensor | None, num_tasks: int, train_X: Tensor) -> MultitaskGaussianLikelihood:
+    """The likelihood of a fixed noise variance, one for all tasks or one for each; of a learned one with None."""
+    batch_shape = train_X.shape[:-2]
+    if eta is None:
+        constraint = GreaterThan(MIN_LEARNED_NOISE, initial_value=0.1)
+        return MultitaskGaussianLikelihood(
+            num_tasks, batch_shape=batch_shape, noise_constraint=constraint, has_task_noise=False
+        )
+    require_positive("eta", eta, "Pass a positive number, for instance 0.1, or None to learn the noise.")
+    value = torch.as_tensor(eta, dtype=train_X.dtype, device=train_X.device)
+    value = value if value.dim() else value.unsqueeze(-1)
+    if value.shape[-1] not in (1, num_tasks):
+        raise ValueError(
+            f"eta should be a number or have one entry for each of the {num_tasks} tasks, got shape "
+            f"{tuple(value.shape)}. Pass one noise variance per task."
+        )
+    require_batch("eta", value.shape[:-1], batch_shape)
+    per_task = value.shape[-1] > 1
+    # Without a transform the parameter is eta itself, to the last digit.
+    likelihood = MultitaskGaussianLikelihood(
+        num_tasks,
+        batch_shape=value.shape[:-1],
+        noise_constraint=Positive(transform=None, inv_transform=None),
+        has_global_noise=not per_task,
+        has_task_noise=per_task,
+    ).to(train_X)
+    with torch.no_grad():
+        (likelihood.raw_task_noises if per_task else likelihood.raw_noise).copy_(value)
+    return likelihood.requires_grad_(False)
+
+
+def noise_of(likelihood: MultitaskGaussianLikelihood) -> Tensor:
+    """``(b) x 1`` (the same for all tasks) or ``(b) x n``."""
+    noise = likelihood.noise if likelihood.has_global_noise else None
+    if likelihood.has_task_noise:
+        task_noise = likelihood.task_noises
+        noise = task_noise if noise is None else noise + task_noise
+    assert noise is not None
+    return noise
+
+
+def require_likelihood(likelihood: object, num_tasks: int) -> None:
+    """Refuse likelihoods whose noise is not one number for each task."""
+    if not isinstance(likelihood, MultitaskGaussianLikelihood) or likelihood.rank != 0:
+        raise ValueError(
+            f"likelihood should be a MultitaskGaussianLikelihood with rank=0, got {type(likelihood).__name__}. "
+            "Pass eta= for a fixed noise, or leave both out to learn it."
+        )
+    if likelihood.num_tasks != num_tasks:
+        raise ValueError(
+            f"likelihood should be for {num_tasks} tasks (from train_Y), got num_tasks={likelihood.num_tasks}. "
+            f"Build it with num_tasks={num_tasks}."
+        )
