@@ -40,6 +40,14 @@ def require_positive(name: str, value: object, remedy: str, allow_zero: bool = F
         raise ValueError(f"{name} should be {wanted}, got {describe(value)}. {remedy}")
 
 
+def require_oversampling(value: object) -> None:
+    """Refuse anything but one positive number."""
+    remedy = "Pass for instance 3.0, or theory_oversampling(...)."
+    require_positive("oversampling", value, remedy)
+    if isinstance(value, Tensor):
+        raise ValueError(f"oversampling should be one number, got {describe(value)}. {remedy}")
+
+
 def require_count(name: str, value: object, remedy: str) -> None:
     """Refuse anything but an integer of at least one."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:

@@ -76,6 +76,8 @@ def nystrom_radius(
         >>> nystrom_radius(info_gain=0.0, norm_bound=1.0, noise_scale=0.0, eta=0.1, delta=0.1, epsilon=0.75)
         tensor(3.)
     """
+    require_positive("info_gain", info_gain, "Pass model.info_gain.", allow_zero=True)
+    require_positive("norm_bound", norm_bound, "Pass a bound of the RKHS norm of the objective.", allow_zero=True)
     require_probability("delta", delta, "Pass the probability with which the bound may fail, for instance 0.1.")
     rho = _rho(epsilon)
     b = norm_bound * (1 + 1 / math.sqrt(1 - epsilon))

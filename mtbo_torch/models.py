@@ -23,7 +23,14 @@ from linear_operator import to_linear_operator
 from torch import Tensor
 
 from mtbo_torch import regression as reg
-from mtbo_torch.checks import require_batch, require_data, require_positive, require_same_kind, require_tensor
+from mtbo_torch.checks import (
+    require_batch,
+    require_data,
+    require_oversampling,
+    require_positive,
+    require_same_kind,
+    require_tensor,
+)
 from mtbo_torch.evaluation import as_gamma
 from mtbo_torch.kernels import ICMKernel, MultiTaskKernel
 from mtbo_torch.noise import likelihood_of, noise_of, require_likelihood
@@ -188,11 +195,14 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
 
     def with_regression(self, regression: reg.Regression) -> Self:
         """A copy of this model around a regression that grew out of this model's by appending."""
-        # Data may hang in a graph, which cannot be copied, and are replaced anyway.
-        new = deepcopy(self, {id(self.train_inputs): (), id(self.train_targets): ()})
+        # Data may hang in a graph, which cannot be copied, and are replaced anyway, as is what was fitted to them.
+        replaced = (self.train_inputs, self.train_targets, self._fitted)
+        new = deepcopy(self, {id(part): () for part in replaced if part is not None})
         fitted = self._current()
         new.train_inputs = (regression.train_X,)
-        new.train_targets = regression.train_Y + self._prior_mean(regression.train_X, fitted.mean_module)
+        new.train_targets = regression.train_Y
+        if not isinstance(fitted.mean_module, ZeroMean):
+            new.train_targets = regression.train_Y + self._prior_mean(regression.train_X, fitted.mean_module)
         new._input_batch_shape = regression.batch_shape
         new._fitted = _Fitted(regression, fitted.mean_module, fitted.hyperparameters)
         return new
@@ -346,10 +356,13 @@ class NystromMultiTaskGP(MultiTaskGPModel):
         oversampling: float = DEFAULT_OVERSAMPLING,
         seed: int = 0,
     ) -> None:
-        require_positive("oversampling", oversampling, "Pass for instance 3.0, or theory_oversampling(...).")
+        require_oversampling(oversampling)
+        if not isinstance(seed, int) or isinstance(seed, bool):
+            raise ValueError(f"seed should be an integer, got {seed!r}. Pass for instance 0.")
         super().__init__(train_X, train_Y, covar_module, eta, mean_module, likelihood)
         if dictionary is not None:
             _require_dictionary(dictionary, train_X)
+            dictionary = dictionary.long()
         self.oversampling = float(oversampling)
         self.seed = seed
         self._given_dictionary = dictionary
@@ -374,6 +387,12 @@ class NystromMultiTaskGP(MultiTaskGPModel):
         """A new model of the same data with a dictionary drawn anew; the newest observation is always in it."""
         return self.with_regression(self._nystrom.resample(generator))
 
+    def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> Self:
+        new = super().condition_on_observations(X, Y, **kwargs)
+        if self.dictionary.shape[-1] == 0:  # before the first observation; no span, no learning
+            return new.with_regression(new._nystrom.extend_dictionary(X.shape[-2]))
+        return new
+
     def with_regression(self, regression: reg.Regression) -> Self:
         new = super().with_regression(regression)
         new._given_dictionary = new.dictionary  # a copy that has to fit again keeps what was drawn
@@ -384,6 +403,11 @@ class NystromMultiTaskGP(MultiTaskGPModel):
         hallucinated = super().hallucinate(X)
         return hallucinated.with_regression(hallucinated._nystrom.extend_dictionary(X.shape[-2]))
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy keeps what cannot be fitted again: the gain along the rounds, and the round before.
+        is_plain = self._fitted is not None and not self._nystrom.inverse.requires_grad
+        return super().__getstate__() | ({"_fitted": self._fitted} if is_plain else {})
+
     @property
     def _nystrom(self) -> reg.NystromRegression:
         fitted = self.regression
@@ -392,6 +416,7 @@ class NystromMultiTaskGP(MultiTaskGPModel):
 
     def _fit_to(self, gamma: reg.MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> reg.Regression:
         if self._given_dictionary is not None:
+            _require_dictionary(self._given_dictionary, X)  # the data may have been exchanged
             return reg.NystromRegression.fit(gamma, noise, X, Y, self._given_dictionary, self.oversampling)
         generator = torch.Generator().manual_seed(self.seed)
         return reg.NystromRegression.sample(gamma, noise, X, Y, self.oversampling, generator)

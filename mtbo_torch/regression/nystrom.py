@@ -12,7 +12,7 @@ from torch import Tensor
 from mtbo_torch.regression.base import Folded, Followed, MatrixKernel, Regression, shared_product
 from mtbo_torch.regression.features import RowKernel, rows_of
 from mtbo_torch.regression.growing import GrowingRows, safe_cholesky, solve_lower
-from mtbo_torch.regression.subspace import Distinct, Subspace, outer_by_point
+from mtbo_torch.regression.subspace import Distinct, Subspace, outer_by_point, rows_at
 
 # Data that are there at once begin with a dictionary of this many points.
 FIRST_DICTIONARY = 64
@@ -50,7 +50,7 @@ class NystromRegression(Regression):
             :math:`\min(1, q \|\tilde\Gamma(x, x)\| / \eta)`.
         observed_X: The points.
         observed_Y: The values.
-        dictionary: ``(b) x m``, indices of observations; the newest is repeated where a dictionary is shorter.
+        dictionary: ``(b) x m``, indices of observations; a shorter dictionary of a batch repeats its last one.
         dictionary_size: ``(b)``.
         inverse: ``(b) x r x mp x mp``, H.
         previous_inverse: H of the round before, if the dictionary was the same then, else that of this round.
@@ -142,6 +142,8 @@ class NystromRegression(Regression):
             generator: The source of randomness, or one for each data set.
             where: ``(b)``, the data sets to draw for; the others keep their dictionary and take no random number.
         """
+        if self.num_observations == 0:
+            raise ValueError("A dictionary can only be drawn from observations, got none. Condition on some first.")
         distinct = Distinct.of(self.train_X, self.train_Y)
         drawn = _bernoulli(self._probs(distinct), generator, where)
         drawn[..., -1] = True
@@ -217,11 +219,11 @@ class NystromRegression(Regression):
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything but the observations and the kernel, by name; :meth:`restored` takes it back."""
-        return {name: getattr(self, name) for name in STORED} | {"root": self.subspace.root}
+        return {name: getattr(self, name).clone() for name in STORED} | {"root": self.subspace.root.clone()}
 
     def restored(self, X: Tensor, Y: Tensor, tensors: dict[str, Tensor]) -> NystromRegression:
         """The regression with this kernel that :meth:`tensors` was made from, to the last bit."""
-        atoms = _rows_at(X, tensors["dictionary"])
+        atoms = rows_at(X, tensors["dictionary"])
         subspace = Subspace(self.rows, atoms, tensors["root"])
         stored: dict[str, Any] = {name: tensors[name] for name in STORED}
         return replace(self, subspace=subspace, observed_X=GrowingRows.of(X), observed_Y=GrowingRows.of(Y), **stored)
@@ -307,9 +309,11 @@ class FollowedNystrom(Followed):
         return FollowedNystrom(grown, self.points, self.features, self.blocks - outer_by_point(own, own), mean)
 
     def tensors(self) -> dict[str, Tensor]:
-        return {"blocks": self.blocks, "mean": self.mean}
+        return {"blocks": self.blocks.clone(), "mean": self.mean.clone()}
 
     def restored(self, tensors: dict[str, Tensor]) -> FollowedNystrom:
+        if tensors["blocks"].shape != self.blocks.shape or tensors["mean"].shape != self.mean.shape:
+            raise ValueError(f"blocks should have shape {tuple(self.blocks.shape)}. Save the state again.")
         return FollowedNystrom(self.regression, self.points, self.features, tensors["blocks"], tensors["mean"])
 
     def mean_and_norm(self) -> tuple[Tensor, Tensor]:
@@ -327,7 +331,7 @@ def _fit(
     distinct: Distinct,
 ) -> NystromRegression:
     X = observed_X.rows
-    subspace = Subspace.spanned_by(rows, _rows_at(X, indices))
+    subspace = Subspace.spanned_by(rows, rows_at(X, indices))
     moment, response = X.new_zeros(()), X.new_zeros(())
     for place, _, features in subspace.in_blocks(distinct.points):
         counts = distinct.counts[..., place].repeat_interleave(rows.rows_per_point, dim=-1)
@@ -360,10 +364,6 @@ def _diagonal_blocks(matrix: Tensor, size: int) -> Tensor:
     return blocks.diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
 
 
-def _rows_at(X: Tensor, indices: Tensor) -> Tensor:
-    return X.gather(-2, indices.unsqueeze(-1).expand(*indices.shape, X.shape[-1]))
-
-
 def _minus_outer(matrix: Tensor, rows: Tensor) -> Tensor:
     """``matrix - rows^T rows`` in one pass."""
     flat = rows.flatten(end_dim=-3)
@@ -383,9 +383,9 @@ def _bernoulli(probs: Tensor, generator: Generators, where: Tensor | None) -> Te
 
 
 def _places(drawn: Tensor) -> tuple[Tensor, Tensor]:
-    """Where ``(b) x t`` is True, padded with the last place to the longest, and how many they are."""
+    """Where ``(b) x t`` is True, each row padded with its last place to the longest, and how many they are."""
     sizes = drawn.sum(dim=-1)
     longest = int(sizes.max())
     order = torch.argsort((~drawn).to(torch.uint8), dim=-1, stable=True)[..., :longest]
-    is_padding = torch.arange(longest, device=drawn.device) >= sizes.unsqueeze(-1)
-    return torch.where(is_padding, drawn.shape[-1] - 1, order), sizes
+    own = torch.arange(longest, device=drawn.device).minimum(sizes.unsqueeze(-1) - 1)
+    return order.gather(-1, own), sizes

@@ -36,16 +36,17 @@ class Distinct:
         if X.shape[-2] == 0:
             return cls(X, X[..., 0], Y, torch.zeros(X.shape[:-1], dtype=torch.long, device=X.device))
         found = [
-            torch.unique(x, dim=0, return_inverse=True, return_counts=True)
-            for x in X.reshape(-1, *X.shape[-2:])  # there is no batched unique, and this happens at draws only
+            torch.unique(x, dim=0, return_inverse=True, return_counts=True)[1:]
+            for x in X.detach().reshape(-1, *X.shape[-2:])  # there is no batched unique, and draws are rare
         ]
-        most = max(len(points) for points, _, _ in found)
-        points = torch.stack([torch.cat([p, p[:1].expand(most - len(p), -1)]) for p, _, _ in found])
-        counts = torch.stack([torch.nn.functional.pad(c, (0, most - len(c))) for _, _, c in found]).to(X.dtype)
-        index = torch.stack([i for _, i, _ in found]).reshape(*batch_shape, -1)
-        sums = Y.new_zeros(*batch_shape, most, Y.shape[-1])
-        sums = sums.scatter_add(-2, index.unsqueeze(-1).expand_as(Y), Y)
-        return cls(points.reshape(*batch_shape, most, -1), counts.reshape(*batch_shape, most), sums, index)
+        most = max(len(counts) for _, counts in found)
+        index = torch.stack([index for index, _ in found]).reshape(*batch_shape, -1)
+        counts = torch.stack([torch.nn.functional.pad(c, (0, most - len(c))) for _, c in found]).to(X.dtype)
+        # Some observation of each point; the first one where the list is padded.
+        everything = torch.arange(X.shape[-2], device=X.device).expand_as(index)
+        places = index.new_zeros(*batch_shape, most).scatter(-1, index, everything)
+        sums = Y.new_zeros(*batch_shape, most, Y.shape[-1]).scatter_add(-2, index.unsqueeze(-1).expand_as(Y), Y)
+        return cls(rows_at(X, places), counts.reshape(*batch_shape, most), sums, index)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,10 +69,14 @@ class Subspace:
 
     @classmethod
     def spanned_by(cls, rows: RowKernel, atoms: Tensor) -> Subspace:
-        values, vectors = torch.linalg.eigh(rows(atoms, atoms))
-        cutoff = values[..., -1:] * values.shape[-1] * torch.finfo(values.dtype).eps
+        gram = rows(atoms, atoms)
+        values, vectors = torch.linalg.eigh(gram.double())
+        size = values.shape[-1]
+        # What the decomposition makes up, or the rounding of the entries, of which a part averages out.
+        made_up = max(size * torch.finfo(values.dtype).eps, 0.1 * size**0.5 * torch.finfo(gram.dtype).eps)
+        cutoff = values[..., -1:] * made_up
         scale = torch.where(values > cutoff, values.clamp_min(cutoff).rsqrt(), torch.zeros_like(values))
-        return cls(rows, atoms, scale.unsqueeze(-1) * vectors.mT)
+        return cls(rows, atoms, (scale.unsqueeze(-1) * vectors.mT).to(gram.dtype))
 
     def features(self, X: Tensor) -> Tensor:
         """``(b) x G x Np x mp``."""
@@ -100,6 +105,11 @@ class Subspace:
 
     def _by_point(self, features: Tensor) -> Tensor:
         return features.unflatten(-2, (-1, self.rows.rows_per_point))
+
+
+def rows_at(X: Tensor, indices: Tensor) -> Tensor:
+    """Rows ``(b) x m`` of ``(b) x t x d``."""
+    return X.gather(-2, indices.unsqueeze(-1).expand(*indices.shape, X.shape[-1]))
 
 
 def outer_by_point(left: Tensor, right: Tensor) -> Tensor:

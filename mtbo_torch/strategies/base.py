@@ -113,9 +113,9 @@ class Strategy(ABC, Generic[ModelT]):
                 f"Build them with num_tasks={self.num_tasks}."
             )
         seeds = list(seed) if isinstance(seed, Sequence) else [seed]
-        if not seeds or not all(isinstance(number, int) for number in seeds):
+        if not seeds or not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 2**63 for n in seeds):
             raise ValueError(
-                f"seed should be an integer or a non-empty list of them, got {seed!r}. Pass one per trial."
+                f"seed should be an integer from 0 to 2^63 - 1, or a non-empty list of such, got {seed!r}. Pass one."
             )
         self.batch_shape = torch.Size([len(seeds)]) if isinstance(seed, Sequence) else torch.Size()
         self._generators = [torch.Generator().manual_seed(number) for number in seeds]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import numpy as np
 import oracles
@@ -160,6 +161,13 @@ def test_batches_with_dictionaries_of_different_sizes() -> None:
     kept = together.resample(generators, where=torch.tensor([True, False, False]))
     assert kept.dictionary_size.tolist()[1:] == sizes[1:]
     close(kept.mean(Z)[1:], together.mean(Z)[1:], 1e-9)
+    far = torch.full((3, 1, 2), 5.0, dtype=torch.double)
+    grown = together.append(far, Y[:, :1])
+    kept = grown.resample(generators, where=torch.tensor([True, False, False]))
+    close(kept.covariance_norm(far)[1:], grown.covariance_norm(far)[1:], 1e-9)  # the far point is not in theirs
+    assert kept.covariance_norm(far)[0] < 0.5 * grown.covariance_norm(far)[0]
+    for i in (1, 2):
+        assert sorted(set(kept.dictionary[i].tolist())) == sorted(set(together.dictionary[i].tolist()))
 
 
 @pytest.mark.parametrize("build", [icm, KERNELS[7]], ids=["grouped", "matrix"])
@@ -194,6 +202,38 @@ def test_copies_keep_a_drawn_dictionary() -> None:
     assert torch.equal(twin.dictionary, model.dictionary)
     assert twin.dictionary_size == model.dictionary_size
     close(twin.mean(Z), model.mean(Z), 1e-10)
+    grown = model.condition_on_observations(X[:2] + 0.3, Y[:2])
+    for twin in (copy.deepcopy(grown), pickle.loads(pickle.dumps(grown))):
+        assert torch.equal(twin.info_gain, grown.info_gain)
+        assert torch.equal(twin.inclusion_probs, grown.inclusion_probs)
+    close(grown.to(torch.float).mean(Z.float()), model.condition_on_observations(X[:2] + 0.3, Y[:2]).mean(Z), 1e-2)
+
+
+def test_a_model_that_starts_without_data_learns() -> None:
+    X, Y, Z = data(3, 3, 2)
+    grown = fitted(t=0, dictionary=None).condition_on_observations(X, Y)
+    assert grown.dictionary_size == 3
+    close(grown.mean(Z), ExactMultiTaskGP(X, Y, icm(3, 2).kernel, eta=0.1).mean(Z), 1e-9)
+    with pytest.raises(ValueError, match="only be drawn from observations"):
+        fitted(t=0, dictionary=None).resample(torch.Generator())
+
+
+def test_exchanged_data_must_fit_the_dictionary() -> None:
+    model = fitted()
+    X, Y, Z = data(5, 3, 2)
+    model.set_train_data(X, Y, strict=False)
+    with pytest.raises(ValueError, match="dictionary should hold indices of the 5 observations"):
+        model.mean(Z)
+
+
+def test_gradients_pass_through_hallucinated_fantasies() -> None:
+    _, Y, Z = data(6, 3, 2)
+
+    def answer(x: torch.Tensor) -> torch.Tensor:
+        model = fitted(t=6, dictionary=[0, 2, 5]).condition_on_observations(x, Y[:2])
+        return model.hallucinate(x + 0.1).covariance_norm(Z)
+
+    assert torch.autograd.gradcheck(answer, (Z[:2].clone().requires_grad_(),), eps=1e-6, atol=1e-4)
 
 
 def test_draws_have_the_promised_frequencies() -> None:
@@ -255,6 +295,19 @@ def test_many_duplicates_stay_finite_and_non_negative(dtype: torch.dtype) -> Non
     assert torch.isfinite(model.mean(Z)).all()
     assert (model.covariance_norm(Z) >= 0).all()
     close(model.mean(Z)[0], torch.ones(2), 1e-2)
+
+
+def test_single_precision_with_a_large_dictionary() -> None:
+    X = torch.rand(400, 2, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    Y = torch.sin(5 * X @ torch.rand(2, 2, generator=torch.Generator().manual_seed(1), dtype=torch.double))
+    kernel, dictionary = TaskSimilarityKernel(rbf(0.1), 2, 0.4), torch.arange(200)
+    double = NystromMultiTaskGP(X, Y, kernel, eta=0.1, dictionary=dictionary)
+    mean, norm = double.mean(X), double.covariance_norm(X)
+    single = NystromMultiTaskGP(X.float(), Y.float(), kernel, eta=0.1, dictionary=dictionary)
+    close(single.mean(X.float()), mean, 1e-2)
+    ratio = single.covariance_norm(X.float()).double() / norm
+    assert ratio.min() > 0.9
+    assert ratio.max() < 1.2
 
 
 def test_single_precision() -> None:

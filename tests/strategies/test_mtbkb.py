@@ -112,6 +112,29 @@ def test_the_delayed_schedule_draws_less_often_and_never_keeps_an_empty_dictiona
     assert draws[id(seldom)] < 45
 
 
+@schedules
+def test_many_observations_at_once_do_not_fill_the_dictionary(schedule: str) -> None:
+    x = torch.rand(600, 2, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    at_once = strategy({"choices": CHOICES}, build=KERNELS[4], schedule=schedule)
+    at_once.tell(x, objective(x))
+    one_by_one = strategy({"choices": CHOICES}, build=KERNELS[4], schedule="delayed")
+    for point in x:
+        one_by_one.tell(point, objective(point))
+    assert at_once.dictionary_size < 3 * one_by_one.dictionary_size
+    assert at_once.num_observations == 600
+
+
+def test_states_do_not_share_memory_and_broken_ones_are_refused() -> None:
+    mtbkb = run(strategy({"choices": CHOICES}, oversampling=None), 4)
+    before, state = mtbkb.radius, mtbkb.state_dict()
+    state["memory"]["regression"]["information"].fill_(99)
+    state["memory"]["followed"]["blocks"] = state["memory"]["followed"]["blocks"][..., :3, :, :]
+    assert torch.equal(mtbkb.radius, before)
+    with pytest.raises(ValueError, match="blocks should have shape"):
+        mtbkb.load_state_dict(state)
+    assert torch.equal(mtbkb.radius, before)
+
+
 def test_unknown_horizons_double() -> None:
     mtbkb = strategy({"choices": CHOICES}, oversampling=None)
     run(mtbkb, 3)
@@ -119,6 +142,9 @@ def test_unknown_horizons_double() -> None:
     x = CHOICES.repeat(2, 1)
     mtbkb.tell(x, objective(x))
     assert mtbkb._nystrom(mtbkb._state).oversampling == theory_oversampling(128, 0.1, 0.5)
+    resumed = strategy({"choices": CHOICES}, oversampling=None)
+    resumed.load_state_dict(mtbkb.state_dict())
+    assert resumed._nystrom(resumed._state).oversampling == theory_oversampling(128, 0.1, 0.5)
 
 
 def test_dictionary_and_probabilities_can_be_read() -> None:
