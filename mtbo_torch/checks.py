@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from numbers import Real
 
@@ -34,9 +35,12 @@ def require_positive(name: str, value: object, remedy: str, allow_zero: bool = F
     wanted = "finite and >= 0" if allow_zero else "finite and > 0"
     if isinstance(value, bool) or not isinstance(value, Real | Tensor):
         raise ValueError(f"{name} should be a number, {wanted}, got {value!r}. {remedy}")
-    tensor = torch.as_tensor(value)
-    good = torch.isfinite(tensor) & ((tensor >= 0) if allow_zero else (tensor > 0))
-    if not good.all():
+    if isinstance(value, Tensor):
+        good = bool((torch.isfinite(value) & ((value >= 0) if allow_zero else (value > 0))).all())
+    else:
+        number = float(value)
+        good = math.isfinite(number) and (number >= 0 if allow_zero else number > 0)
+    if not good:
         raise ValueError(f"{name} should be {wanted}, got {describe(value)}. {remedy}")
 
 

@@ -59,8 +59,8 @@ class RowKernel(ABC):
         """``(b) x G x N p x m`` features times ``(b) x r x m x k`` coefficients, as ``(b) x N x n`` means."""
 
     @abstractmethod
-    def mean_of_rows(self, rows: Tensor) -> Tensor:
-        """``(b) x r x N p x k`` means of rows as ``(b) x N x n`` ones, noise restored."""
+    def mean_of_groups(self, features: Tensor, coefficients: Tensor) -> Tensor:
+        """The same when every group has features of its own, ``(b) x r x N p x m``."""
 
     @abstractmethod
     def covariance(self, blocks: Tensor) -> Tensor:
@@ -115,12 +115,15 @@ class GroupedRows(RowKernel):
 
     def mean(self, features: Tensor, coefficients: Tensor) -> Tensor:
         if not self.kernel.shared:
-            return self.mean_of_rows(features @ coefficients)
+            return self.mean_of_groups(features, coefficients)
         combined = (coefficients @ self.spectrum.bases.mT).sum(dim=-3)
         return features.squeeze(-3) @ combined * self.noise.sqrt().unsqueeze(-2)
 
-    def mean_of_rows(self, rows: Tensor) -> Tensor:
-        return (rows @ self.spectrum.bases.mT).sum(dim=-3) * self.noise.sqrt().unsqueeze(-2)
+    def mean_of_groups(self, features: Tensor, coefficients: Tensor) -> Tensor:
+        # The sum over groups and features is one product.
+        side_by_side = features.movedim(-3, -2).flatten(-2)
+        combined = (coefficients @ self.spectrum.bases.mT).flatten(-3, -2)
+        return side_by_side @ combined * self.noise.sqrt().unsqueeze(-2)
 
     def covariance(self, blocks: Tensor) -> Tensor:
         return self.spectrum.spread(blocks, self.noise)
@@ -167,10 +170,11 @@ class MatrixRows(RowKernel):
         return (Y / self.noise.sqrt().unsqueeze(-2)).flatten(-2)[..., None, :, None]
 
     def mean(self, features: Tensor, coefficients: Tensor) -> Tensor:
-        return self.mean_of_rows(features @ coefficients)
-
-    def mean_of_rows(self, rows: Tensor) -> Tensor:
+        rows = features @ coefficients
         return rows[..., 0, :, 0].unflatten(-1, (-1, self.rows_per_point)) * self.noise.sqrt().unsqueeze(-2)
+
+    def mean_of_groups(self, features: Tensor, coefficients: Tensor) -> Tensor:
+        return self.mean(features, coefficients)
 
     def covariance(self, blocks: Tensor) -> Tensor:
         sd = self._deviations(blocks.shape[-1] // self.rows_per_point)

@@ -305,7 +305,7 @@ class FollowedNystrom(Followed):
         grown, directions, residuals = self.regression._append(X, Y)
         change = shared_product(directions, self.features.mT).mT  # (b) x r x Np x q
         own = change.unflatten(-2, (-1, grown.rows.rows_per_point))
-        mean = self.mean + grown.rows.mean_of_rows(change @ residuals)
+        mean = self.mean + grown.rows.mean_of_groups(change, residuals)
         return FollowedNystrom(grown, self.points, self.features, self.blocks - outer_by_point(own, own), mean)
 
     def tensors(self) -> dict[str, Tensor]:

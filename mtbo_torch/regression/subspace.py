@@ -35,18 +35,16 @@ class Distinct:
         batch_shape = X.shape[:-2]
         if X.shape[-2] == 0:
             return cls(X, X[..., 0], Y, torch.zeros(X.shape[:-1], dtype=torch.long, device=X.device))
-        found = [
-            torch.unique(x, dim=0, return_inverse=True, return_counts=True)[1:]
-            for x in X.detach().reshape(-1, *X.shape[-2:])  # there is no batched unique, and draws are rare
-        ]
-        most = max(len(counts) for _, counts in found)
-        index = torch.stack([index for index, _ in found]).reshape(*batch_shape, -1)
-        counts = torch.stack([torch.nn.functional.pad(c, (0, most - len(c))) for _, c in found]).to(X.dtype)
+        # There is no batched unique, and draws are rare.
+        index = torch.stack([_same_rows(x) for x in X.detach().reshape(-1, *X.shape[-2:])])
+        index = index.reshape(*batch_shape, -1)
+        most = int(index.max()) + 1
+        counts = X.new_zeros(*batch_shape, most).scatter_add(-1, index, X.new_ones(()).expand_as(index))
         # Some observation of each point; the first one where the list is padded.
         everything = torch.arange(X.shape[-2], device=X.device).expand_as(index)
         places = index.new_zeros(*batch_shape, most).scatter(-1, index, everything)
         sums = Y.new_zeros(*batch_shape, most, Y.shape[-1]).scatter_add(-2, index.unsqueeze(-1).expand_as(Y), Y)
-        return cls(rows_at(X, places), counts.reshape(*batch_shape, most), sums, index)
+        return cls(rows_at(X, places), counts, sums, index)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +103,18 @@ class Subspace:
 
     def _by_point(self, features: Tensor) -> Tensor:
         return features.unflatten(-2, (-1, self.rows.rows_per_point))
+
+
+def _same_rows(x: Tensor) -> Tensor:
+    """A number for each of ``t`` rows, the same for equal rows, from zero without gaps.
+
+    Column by column, because sorting numbers is an order of magnitude faster than sorting rows.
+    """
+    index = torch.zeros(len(x), dtype=torch.long, device=x.device)
+    for column in x.unbind(dim=-1):
+        code = torch.unique(column, return_inverse=True)[1]
+        index = torch.unique(index * len(x) + code, return_inverse=True)[1]
+    return index
 
 
 def rows_at(X: Tensor, indices: Tensor) -> Tensor:
