@@ -63,16 +63,7 @@ class Strategy(ABC, Generic[ModelT]):
         num_restarts: int = 10,
         raw_samples: int = 256,
     ) -> None:
-        name = type(self).__name__
-        if (bounds is None) == (choices is None):
-            raise ValueError(
-                f"{name} should get either bounds or choices, got {'neither' if bounds is None else 'both'}. "
-                "Pass bounds (2 x d) to search a box, or choices (N x d) to search a finite set."
-            )
-        if bounds is not None:
-            require_bounds(bounds)
-        else:
-            require_choices("choices", choices)
+        space = _search_space(type(self).__name__, bounds, choices)
         require_positive("norm_bound", norm_bound, "Pass a bound of the objective's RKHS norm.", allow_zero=True)
         require_positive("noise_scale", noise_scale, "Pass the noise's standard deviation.", allow_zero=True)
         require_positive("eta", eta, "Pass the regulariser, for instance 0.1.")
@@ -83,40 +74,14 @@ class Strategy(ABC, Generic[ModelT]):
         require_probability("delta", delta, "Pass the probability with which the bound may fail, for instance 0.1.")
         require_count("num_restarts", num_restarts, "Pass for instance 10.")
         require_count("raw_samples", raw_samples, "Pass for instance 256.")
-        if not (isinstance(scalarization, type) and issubclass(scalarization, Scalarization)):
-            raise ValueError(
-                f"scalarization should be a class such as ChebyshevScalarization, got {scalarization!r}. "
-                "Every round builds one with weights of its own."
-            )
-        space = bounds if bounds is not None else choices
-        num_tasks = kernel.num_outputs_per_input(space, space) if isinstance(kernel, Kernel) else 0
-        if not num_tasks or (num_tasks == 1 and not hasattr(kernel, "num_tasks")):
-            raise ValueError(
-                f"kernel should be a multi-task kernel, got {type(kernel).__name__}. "
-                "Pass for instance TaskSimilarityKernel(gpytorch.kernels.RBFKernel(), num_tasks=2, omega=0.5)."
-            )
+        seeds = _seeds(seed)
         self.bounds = None if bounds is None else bounds.detach().clone()
         self.choices = None if choices is None else choices.detach().clone()
         self.norm_bound, self.noise_scale, self.eta, self.delta = norm_bound, noise_scale, eta, delta
         self.num_restarts, self.raw_samples = num_restarts, raw_samples
         self.scalarization = scalarization
-        self.num_tasks = num_tasks
-        self.weights = _default_weights(scalarization, self.num_tasks) if weights is None else weights
-        if not isinstance(self.weights, WeightDistribution):
-            raise ValueError(
-                f"weights should be a distribution such as UniformWeights({num_tasks}), got {weights!r}. "
-                "Wrap a fixed vector as FixedWeights(vector)."
-            )
-        if self.weights.num_tasks != self.num_tasks:
-            raise ValueError(
-                f"weights should be for {self.num_tasks} tasks (from the kernel), got {self.weights.num_tasks}. "
-                f"Build them with num_tasks={self.num_tasks}."
-            )
-        seeds = list(seed) if isinstance(seed, Sequence) else [seed]
-        if not seeds or not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 2**63 for n in seeds):
-            raise ValueError(
-                f"seed should be an integer from 0 to 2^63 - 1, or a non-empty list of such, got {seed!r}. Pass one."
-            )
+        self.num_tasks = _num_tasks(kernel, space)
+        self.weights = _weight_distribution(weights, scalarization, self.num_tasks)
         self.batch_shape = torch.Size([len(seeds)]) if isinstance(seed, Sequence) else torch.Size()
         self._generators = [torch.Generator().manual_seed(number) for number in seeds]
         self._portions: list[int] = []
@@ -381,6 +346,57 @@ class _AcrossTrials(torch.nn.Module):
         return values.sum(dim=-1)
 
 
-def _default_weights(scalarization: type[Scalarization], num_tasks: int) -> WeightDistribution:
-    is_chebyshev = issubclass(scalarization, ChebyshevScalarization)
-    return InverseUniformWeights(num_tasks) if is_chebyshev else UniformWeights(num_tasks)
+def _search_space(name: str, bounds: Tensor | None, choices: Tensor | None) -> Tensor:
+    if bounds is not None and choices is None:
+        require_bounds(bounds)
+        return bounds
+    if choices is not None and bounds is None:
+        require_choices("choices", choices)
+        return choices
+    raise ValueError(
+        f"{name} should get either bounds or choices, got {'neither' if bounds is None else 'both'}. "
+        "Pass bounds (2 x d) to search a box, or choices (N x d) to search a finite set."
+    )
+
+
+def _seeds(seed: int | Sequence[int]) -> list[int]:
+    seeds = list(seed) if isinstance(seed, Sequence) else [seed]
+    if not seeds or not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 2**63 for n in seeds):
+        raise ValueError(
+            f"seed should be an integer from 0 to 2^63 - 1, or a non-empty list of such, got {seed!r}. Pass one."
+        )
+    return seeds
+
+
+def _num_tasks(kernel: object, space: Tensor) -> int:
+    count = kernel.num_outputs_per_input(space, space) if isinstance(kernel, Kernel) else 0
+    if not count or (count == 1 and not hasattr(kernel, "num_tasks")):
+        raise ValueError(
+            f"kernel should be a multi-task kernel, got {type(kernel).__name__}. "
+            "Pass for instance TaskSimilarityKernel(gpytorch.kernels.RBFKernel(), num_tasks=2, omega=0.5)."
+        )
+    return count
+
+
+def _weight_distribution(
+    weights: WeightDistribution | None, scalarization: type[Scalarization], num_tasks: int
+) -> WeightDistribution:
+    if not (isinstance(scalarization, type) and issubclass(scalarization, Scalarization)):
+        raise ValueError(
+            f"scalarization should be a class such as ChebyshevScalarization, got {scalarization!r}. "
+            "Every round builds one with weights of its own."
+        )
+    if weights is None:
+        is_chebyshev = issubclass(scalarization, ChebyshevScalarization)
+        return InverseUniformWeights(num_tasks) if is_chebyshev else UniformWeights(num_tasks)
+    if not isinstance(weights, WeightDistribution):
+        raise ValueError(
+            f"weights should be a distribution such as UniformWeights({num_tasks}), got {weights!r}. "
+            "Wrap a fixed vector as FixedWeights(vector)."
+        )
+    if weights.num_tasks != num_tasks:
+        raise ValueError(
+            f"weights should be for {num_tasks} tasks (from the kernel), got {weights.num_tasks}. "
+            f"Build them with num_tasks={num_tasks}."
+        )
+    return weights
