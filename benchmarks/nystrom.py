@@ -80,6 +80,31 @@ def one_round(strategy: MTBKB | MTKB, values: Tensor) -> float:
     return asked + time.perf_counter() - start
 
 
+def print_table(
+    snapshots: dict[int, tuple[int, float, float, dict]], record: Record, f: RKHSFunction, choices: Tensor
+) -> ExactMultiTaskGP | None:
+    """One line for each snapshot, with the exact model while it fits; returns the last of those."""
+    print(
+        f"{'t':>8}{'m_t':>6}{'draws':>7}{'round (ms)':>12}{'draw (ms)':>11}{'total (s)':>11}{'GB':>6}"
+        f"{'ratio to exact':>20}"
+    )
+    exact = None
+    for t, (size, total, gigabytes, state) in snapshots.items():
+        window = (max(0, t - max(50, t // 10)), t)
+        plain, draw = (1e3 * record.median(*window, drew=drew) for drew in (False, True))
+        text = ""
+        if state:
+            again = MTBKB(f.kernel, choices=choices, norm_bound=f.norm, noise_scale=NOISE, eta=ETA, schedule="delayed")
+            again.load_state_dict(state)
+            smallest, largest, exact = worst_ratios(again, f, choices)
+            text = f"{smallest:.3f} to {largest:.3f}"
+        draws = sum(record.drew[:t])
+        print(
+            f"{t:>8}{size:>6}{draws:>7}{plain:>12.2f}{draw:>11.1f}{total:>11.1f}{gigabytes:>6.2f}{text:>20}", flush=True
+        )
+    return exact
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=100_000)
@@ -100,25 +125,7 @@ def main() -> None:
             snapshots[t] = (mtbkb.dictionary_size, spent, memory(), mtbkb.state_dict() if t in COMPARED else {})
     peak = memory()
 
-    print(
-        f"{'t':>8}{'m_t':>6}{'draws':>7}{'round (ms)':>12}{'draw (ms)':>11}{'total (s)':>11}{'GB':>6}"
-        f"{'ratio to exact':>20}"
-    )
-    exact = None
-    for t, (size, total, gigabytes, state) in snapshots.items():
-        window = (max(0, t - max(50, t // 10)), t)
-        plain, draw = (1e3 * record.median(*window, drew=drew) for drew in (False, True))
-        text = ""
-        if state:
-            again = MTBKB(f.kernel, choices=choices, norm_bound=f.norm, noise_scale=NOISE, eta=ETA, schedule="delayed")
-            again.load_state_dict(state)
-            smallest, largest, exact = worst_ratios(again, f, choices)
-            text = f"{smallest:.3f} to {largest:.3f}"
-        draws = sum(record.drew[:t])
-        print(
-            f"{t:>8}{size:>6}{draws:>7}{plain:>12.2f}{draw:>11.1f}{total:>11.1f}{gigabytes:>6.2f}{text:>20}", flush=True
-        )
-
+    exact = print_table(snapshots, record, f, choices)
     lines = [("total seconds", spent, "<=", 600.0), ("peak memory of MT-BKB in GB", peak, "<=", 2.0)]
     if exact is not None and rounds >= COMPARED[-1]:
         theirs = exact_round(exact, f, choices, values)

@@ -401,11 +401,14 @@ class NystromMultiTaskGP(MultiTaskGPModel):
     def hallucinate(self, X: Tensor) -> Self:
         # In the dictionary as well: a point outside its span would keep its variance.
         hallucinated = super().hallucinate(X)
+        if self.dictionary.shape[-1] == 0:  # conditioning has done so already
+            return hallucinated
         return hallucinated.with_regression(hallucinated._nystrom.extend_dictionary(X.shape[-2]))
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy keeps what cannot be fitted again: the gain along the rounds, and the round before.
-        is_plain = self._fitted is not None and not self._nystrom.inverse.requires_grad
+        regression = None if self._fitted is None else self._fitted.regression
+        is_plain = isinstance(regression, reg.NystromRegression) and not regression.inverse.requires_grad
         return super().__getstate__() | ({"_fitted": self._fitted} if is_plain else {})
 
     @property

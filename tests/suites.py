@@ -52,23 +52,25 @@ def check_model(case: Case, t: int, d: int, dtype: torch.dtype, eta: float | Ten
     close(acqf(points.unsqueeze(-2))[settled], value[settled], tolerance)
 
 
-def check_batches(case: Case, t: int, d: int) -> None:
+def check_batches(case: Case, t: int, d: int, dtype: torch.dtype, tolerance: float) -> None:
     """Two data sets at once answer as each alone does, at points with and without batch dimensions of their own."""
     n = case.kernel.num_tasks
-    sets = [data(t, n, d, seed) for seed in (0, 1)]
+    sets = [[tensor.to(dtype) for tensor in data(t, n, d, seed)] for seed in (0, 1)]
     alone = [ExactMultiTaskGP(X, Y, covar_module=case.kernel, eta=0.1) for X, Y, _ in sets]
     X, Y, Z = (torch.stack(parts) for parts in zip(*sets, strict=True))
     together = ExactMultiTaskGP(X, Y, covar_module=case.kernel, eta=0.1)
-    close(together.info_gain, torch.stack([model.info_gain for model in alone]), 1e-10)
+    close(together.info_gain, torch.stack([model.info_gain for model in alone]), tolerance)
     for method in ("mean", "covariance", "covariance_norm"):
         at = lambda model, points, method=method: getattr(model, method)(points)  # noqa: E731
         expected = torch.stack([at(model, Z[i]) for i, model in enumerate(alone)])
-        close(at(together, Z), expected, 1e-10)
-        close(at(together, torch.stack([Z, Z, Z])), torch.stack([expected] * 3), 1e-10)
+        close(at(together, Z), expected, tolerance)
+        close(at(together, torch.stack([Z, Z, Z])), torch.stack([expected] * 3), tolerance)
         shared = torch.stack([at(model, Z[0]) for model in alone])
-        close(at(together, Z[0]), shared, 1e-10)
+        close(at(together, Z[0]), shared, tolerance)
     joint = together.posterior(Z).distribution.covariance_matrix
-    close(joint, torch.stack([m.posterior(Z[i]).distribution.covariance_matrix for i, m in enumerate(alone)]), 1e-10)
+    close(
+        joint, torch.stack([m.posterior(Z[i]).distribution.covariance_matrix for i, m in enumerate(alone)]), tolerance
+    )
 
 
 def check_appending(case: Case, t: int, d: int) -> None:

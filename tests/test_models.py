@@ -40,8 +40,11 @@ def test_single_precision_agrees_with_the_oracle(build: Builder, t: int, n: int,
 
 @every_kernel
 @pytest.mark.parametrize(("t", "n", "d"), SIZES)
-def test_batches_agree_with_single_data_sets(build: Builder, t: int, n: int, d: int) -> None:
-    suites.check_batches(build(n, d), t, d)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.double, 1e-10), (torch.float, 1e-3)], ids=["double", "float"])
+def test_batches_agree_with_single_data_sets(
+    build: Builder, t: int, n: int, d: int, dtype: torch.dtype, tolerance: float
+) -> None:
+    suites.check_batches(build(n, d), t, d, dtype, tolerance)
 
 
 @every_kernel

@@ -324,6 +324,8 @@ def test_hallucinated_points_lose_their_variance() -> None:
     exact = ExactMultiTaskGP(Z[:2], torch.zeros(2, 3, dtype=torch.double), icm(3, 2).kernel, eta=0.1)
     assert (hallucinated.covariance_norm(Z[:2]) <= exact.covariance_norm(Z[:2]) + 1e-9).all()
     assert (hallucinated.covariance_norm(Z) <= model.covariance_norm(Z) + 1e-9).all()
+    assert hallucinated.dictionary_size == 3
+    assert fitted(t=0, dictionary=None).hallucinate(Z[:2]).dictionary_size == 2
 
 
 def test_the_sandwich_holds_at_the_promised_rate() -> None:
