@@ -36,17 +36,8 @@ def exact_radius(info_gain: Number, norm_bound: Number, noise_scale: Number, eta
         >>> exact_radius(info_gain=8.0, norm_bound=2.0, noise_scale=0.5, eta=0.25, delta=1.0)
         tensor(6.)
     """
-    require_positive("info_gain", info_gain, "Pass model.info_gain.", allow_zero=True)
-    require_positive("norm_bound", norm_bound, "Pass a bound of the RKHS norm of the objective.", allow_zero=True)
-    require_positive("noise_scale", noise_scale, "Pass the noise's standard deviation.", allow_zero=True)
-    require_positive("eta", eta, "Pass the regulariser of the model, for instance 0.1.")
-    require_probability("delta", delta, "Pass the probability with which the bound may fail, for instance 0.1.")
-    logdet = 2 * torch.as_tensor(info_gain)
-    logdet = logdet if logdet.is_floating_point() else logdet.to(torch.get_default_dtype())
-    b, sigma, eta = (
-        torch.as_tensor(value, dtype=logdet.dtype, device=logdet.device) for value in (norm_bound, noise_scale, eta)
-    )
-    return b + sigma / eta.sqrt() * (2 * math.log(1 / delta) + logdet).sqrt()
+    gain, b, sigma, eta = _checked(info_gain, norm_bound, noise_scale, eta, delta, name="info_gain")
+    return b + sigma / eta.sqrt() * (2 * math.log(1 / delta) + 2 * gain).sqrt()
 
 
 def nystrom_radius(
@@ -85,6 +76,90 @@ def nystrom_radius(
     return exact_radius(rho * torch.as_tensor(info_gain), b, noise_scale, eta, delta / 2)
 
 
+def independent_radius(
+    largest_gain: Number, num_tasks: int, norm_bound: Number, noise_scale: Number, eta: Number, delta: float
+) -> Tensor:
+    r"""The radius of IT-KB: that of a single task (Chowdhury & Gopalan 2017), times :math:`\sqrt n`.
+
+    .. math:: \sqrt n \left(b + \frac{\sigma}{\sqrt\eta} \sqrt{2 (\gamma_t + 1 + \log(1/\delta))}\right)
+
+    Args:
+        largest_gain: :math:`\gamma_t`, the largest information gain of a single task; any shape.
+        num_tasks: n.
+        norm_bound: A bound b of every task's RKHS norm.
+        noise_scale: The noise's sub-Gaussian constant :math:`\sigma`.
+        eta: The regulariser.
+        delta: The probability of failure, in ``(0, 1]``.
+
+    Example:
+        >>> from mtbo_torch.confidence import independent_radius
+        >>> independent_radius(largest_gain=1.0, num_tasks=4, norm_bound=1.0, noise_scale=0.5, eta=0.25, delta=1.0)
+        tensor(6.)
+    """
+    require_positive("largest_gain", largest_gain, "Pass the gain of one task.", allow_zero=True)
+    require_count("num_tasks", num_tasks, "Pass the number of tasks.")
+    return math.sqrt(num_tasks) * exact_radius(largest_gain + 1, norm_bound, noise_scale, eta, delta)
+
+
+def independent_nystrom_radius(
+    effective_dimension: Number,
+    num_observations: int,
+    largest_variance: Number,
+    num_tasks: int,
+    norm_bound: Number,
+    noise_scale: Number,
+    eta: Number,
+    delta: float,
+    epsilon: float,
+) -> Tensor:
+    r"""The radius of IT-BKB: that of a single task (Calandriello et al. 2019), times :math:`\sqrt n`.
+
+    .. math::
+
+        \frac{\sqrt n}{\sqrt\eta} \left(2 \sigma \sqrt{\rho \log(\kappa^2 t) \sum_s \tilde\sigma_t^2(x_s) / \eta
+        + \log(1 / \delta)} + \left(1 + \frac1{\sqrt{1 - \epsilon}}\right) \sqrt\eta\, b\right),
+        \quad \rho = \frac{1 + \epsilon}{1 - \epsilon}
+
+    Args:
+        effective_dimension: The sum over s of the task with the largest; any shape.
+        num_observations: t. (The logarithm is taken as zero where it would be negative.)
+        largest_variance: :math:`\kappa^2`, the largest prior variance.
+        num_tasks: n.
+        norm_bound: A bound b of every task's RKHS norm.
+        noise_scale: The noise's sub-Gaussian constant :math:`\sigma`.
+        eta: The regulariser.
+        delta: The probability of failure, in ``(0, 1]``.
+        epsilon: The accuracy of the dictionary, in ``(0, 1)``.
+
+    Example:
+        >>> from mtbo_torch.confidence import independent_nystrom_radius
+        >>> independent_nystrom_radius(
+        ...     effective_dimension=3.0, num_observations=1, largest_variance=1.0, num_tasks=4,
+        ...     norm_bound=1.0, noise_scale=1.0, eta=0.25, delta=1.0, epsilon=0.75,
+        ... )
+        tensor(6.)
+    """
+    total, b, sigma, eta = _checked(effective_dimension, norm_bound, noise_scale, eta, delta, "effective_dimension")
+    require_count("num_tasks", num_tasks, "Pass the number of tasks.")
+    rho = _rho(epsilon)
+    kappa = torch.as_tensor(largest_variance, dtype=total.dtype, device=total.device)
+    logarithm = (kappa * max(num_observations, 1)).log().clamp_min(0)
+    noise_part = 2 * sigma * (rho * logarithm * total + math.log(1 / delta)).sqrt() / eta.sqrt()
+    return math.sqrt(num_tasks) * (noise_part + (1 + 1 / math.sqrt(1 - epsilon)) * b)
+
+
+def mobo_radius(round_number: int) -> float:
+    r"""MOBO's :math:`\sqrt{0.125 \log(2 t + 1)}` in round t = 1, 2, ... (Paria et al. 2019).
+
+    Example:
+        >>> from mtbo_torch.confidence import mobo_radius
+        >>> round(mobo_radius(1), 4)
+        0.3706
+    """
+    require_count("round_number", round_number, "Rounds are counted from one.")
+    return math.sqrt(0.125 * math.log(2 * round_number + 1))
+
+
 def theory_oversampling(num_rounds: int, delta: float, epsilon: float) -> float:
     r"""The paper's :math:`q = 6 \rho \log(4 T / \delta) / \epsilon^2` (Theorem 3).
 
@@ -110,3 +185,20 @@ def theory_oversampling(num_rounds: int, delta: float, epsilon: float) -> float:
 def _rho(epsilon: float) -> float:
     require_open_unit("epsilon", epsilon, "Pass the accuracy of the dictionary, for instance 0.5.")
     return (1 + epsilon) / (1 - epsilon)
+
+
+def _checked(
+    complexity: Number, norm_bound: Number, noise_scale: Number, eta: Number, delta: float, name: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The numbers of a radius as tensors of one kind."""
+    require_positive(name, complexity, "Pass it from the model.", allow_zero=True)
+    require_positive("norm_bound", norm_bound, "Pass a bound of the RKHS norm of the objective.", allow_zero=True)
+    require_positive("noise_scale", noise_scale, "Pass the noise's standard deviation.", allow_zero=True)
+    require_positive("eta", eta, "Pass the regulariser of the model, for instance 0.1.")
+    require_probability("delta", delta, "Pass the probability with which the bound may fail, for instance 0.1.")
+    first = torch.as_tensor(complexity)
+    first = first if first.is_floating_point() else first.to(torch.get_default_dtype())
+    b, sigma, eta = (
+        torch.as_tensor(value, dtype=first.dtype, device=first.device) for value in (norm_bound, noise_scale, eta)
+    )
+    return first, b, sigma, eta

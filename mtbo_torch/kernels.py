@@ -43,6 +43,16 @@ class MultiTaskKernel(Kernel):
     def terms(self) -> list[tuple[Kernel, Tensor]]:
         """The pairs ``(k_j, B_j)``, with ``B_j`` of shape ``(b) x n x n``."""
 
+    def independent(self) -> MultiTaskKernel:
+        r"""The same tasks without what they share: :math:`\sum_j k_j(x, x') diag(B_j)`."""
+        parts = [
+            ICMKernel(deepcopy(k), torch.diag_embed(B.detach().diagonal(dim1=-2, dim2=-1))) for k, B in self.terms()
+        ]
+        if len(parts) > 1:
+            return SumOfSeparableKernel(parts, active_dims=self.active_dims)
+        parts[0].active_dims = self.active_dims
+        return parts[0]
+
     def num_outputs_per_input(self, x1: Tensor, x2: Tensor) -> int:
         return self.num_tasks
 

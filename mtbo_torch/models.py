@@ -128,11 +128,13 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         For use inside acquisition functions. Away from the CPU, where comparing them would wait for the device,
         hyper-parameters are taken to be unchanged since the last call of another method.
         """
-        self._require_inputs(X)
-        comparable = X.device.type == "cpu" or botorch_settings.propagate_grads.on()
-        fitted = self._fitted if self._fitted is not None and not comparable else self._current()
-        mean, norm = fitted.regression.mean_and_norm(X)
+        mean, norm = self._evaluated(X).mean_and_norm(X)
         return self._add_prior_mean(X, mean), norm
+
+    def mean_and_variance(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of each task together, ``... x q x n`` both; otherwise as :meth:`mean_and_norm`."""
+        mean, variance = self._evaluated(X).mean_and_variance(X)
+        return self._add_prior_mean(X, mean), variance
 
     def posterior(
         self,
@@ -232,6 +234,12 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         gamma = as_gamma(kernel, self.num_outputs)
         regression = self._fit_to(gamma, self.noise, X, Y - self._prior_mean(X, mean_module))
         return _Fitted(regression, mean_module, tuple(value.detach().clone() for value in hyperparameters))
+
+    def _evaluated(self, X: Tensor) -> reg.Regression:
+        """What answers inside an acquisition function."""
+        self._require_inputs(X)
+        comparable = X.device.type == "cpu" or botorch_settings.propagate_grads.on()
+        return (self._fitted if self._fitted is not None and not comparable else self._current()).regression
 
     def _regression_at(self, X: Tensor) -> reg.Regression:
         self._require_inputs(X)

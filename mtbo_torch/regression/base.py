@@ -146,6 +146,10 @@ class Regression(ABC):
     def mean_and_norm(self, X: Tensor) -> tuple[Tensor, Tensor]:
         r"""The mean, and the operator norm :math:`\|\Gamma_t(x, x)\|` of shape ``... x (b) x q``, in one pass."""
 
+    def mean_and_variance(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        r"""The mean, and the variance of each task, the diagonal of :math:`\Gamma_t(x, x)`: ``... x (b) x q x n``."""
+        return self.mean(X), self.covariance(X).diagonal(dim1=-2, dim2=-1)
+
     def covariance_norm(self, X: Tensor) -> Tensor:
         r"""``... x (b) x q``, :math:`\|\Gamma_t(x, x)\|`."""
         return self.mean_and_norm(X)[1]
@@ -174,6 +178,10 @@ class Followed:
     def mean_and_norm(self) -> tuple[Tensor, Tensor]:
         """``(b) x N x n`` and ``(b) x N``."""
         return self.regression.mean_and_norm(self.points)
+
+    def mean_and_variance(self) -> tuple[Tensor, Tensor]:
+        """``(b) x N x n`` both."""
+        return self.regression.mean_and_variance(self.points)
 
 
 @dataclass(frozen=True)

@@ -114,9 +114,12 @@ class KroneckerRegression(Regression):
 
     @property
     def info_gain(self) -> Tensor:
-        # log det(K + I / xi) - t log(1 / xi) = log det(I + xi K), once for each direction of the group.
-        logdet = self.factor.logdet + self.num_observations * self.kernel.eigvals.log()
-        return self.spectrum.total(logdet).clamp_min(0) / 2
+        return self.spectrum.total(self._logdets).clamp_min(0) / 2
+
+    @property
+    def largest_gain(self) -> Tensor:
+        r"""``(b)``, the largest information gain of one direction; of one task, when the tasks are independent."""
+        return self._logdets.amax(dim=-1).clamp_min(0) / 2
 
     def append(self, X: Tensor, Y: Tensor) -> KroneckerRegression:
         return self._append(X, Y)[0]
@@ -168,6 +171,12 @@ class KroneckerRegression(Regression):
         variances = self._variances(folded.points, self.kernel(folded.points, self.train_X), self.factor)
         return folded.unfold(self.spectrum.spread_diagonal(variances, self.noise))
 
+    def mean_and_variance(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        folded = Folded.of(X, self.batch_shape)
+        cross = self.kernel(folded.points, self.train_X)
+        variances = self.spectrum.spread_variances(self._variances(folded.points, cross, self.factor), self.noise)
+        return folded.unfold(self._mean(cross)), folded.unfold(variances)
+
     def mean_and_norm(self, X: Tensor) -> tuple[Tensor, Tensor]:
         folded = Folded.of(X, self.batch_shape)
         cross = self.kernel(folded.points, self.train_X)
@@ -182,6 +191,11 @@ class KroneckerRegression(Regression):
 
     def follow(self, points: Tensor) -> FollowedKronecker:
         return FollowedKronecker.start(self, points)
+
+    @property
+    def _logdets(self) -> Tensor:
+        # log det(K + I / xi) - t log(1 / xi) = log det(I + xi K), once for each direction of the group.
+        return self.factor.logdet + self.num_observations * self.kernel.eigvals.log()
 
     @property
     def _norm_needs_one_group(self) -> bool:
@@ -245,9 +259,15 @@ class FollowedKronecker(Followed):
         return FollowedKronecker(grown, self.points, cross, variances, self.whitened_mean + shift.sum(dim=-3))
 
     def mean_and_norm(self) -> tuple[Tensor, Tensor]:
-        regression = self.regression
-        variances = self.variances[..., :1, :] if regression._norm_needs_one_group else self.variances
-        return self.whitened_mean * regression.noise.sqrt().unsqueeze(-2), regression._norm_of(variances)
+        variances = self.variances[..., :1, :] if self.regression._norm_needs_one_group else self.variances
+        return self._mean, self.regression._norm_of(variances)
+
+    def mean_and_variance(self) -> tuple[Tensor, Tensor]:
+        return self._mean, self.regression.spectrum.spread_variances(self.variances, self.regression.noise)
+
+    @property
+    def _mean(self) -> Tensor:
+        return self.whitened_mean * self.regression.noise.sqrt().unsqueeze(-2)
 
 
 def _weights(dual: Tensor, kernel: GroupedKernel, spectrum: Spectrum) -> Tensor:

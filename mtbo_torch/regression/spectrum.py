@@ -79,6 +79,10 @@ class Spectrum:
         sd = noise.sqrt().unsqueeze(-2)
         return sd.unsqueeze(-1) * whitened * sd.unsqueeze(-2)
 
+    def spread_variances(self, variances: Tensor, noise: Tensor) -> Tensor:
+        """``(b) x r x P`` whitened variances of the groups as ``(b) x P x n`` variances of the tasks."""
+        return (variances.mT @ self.bases.square().sum(dim=-1)) * noise.unsqueeze(-2)
+
     def total(self, per_group: Tensor) -> Tensor:
         """The sum over all directions of what each group's share, ``(b) x r`` as ``(b)``."""
         counts = torch.tensor(self.multiplicities, dtype=per_group.dtype, device=per_group.device)

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from mtbo_torch.confidence import exact_radius
-from mtbo_torch.models import ExactMultiTaskGP
-from mtbo_torch.regression import Followed
-from mtbo_torch.strategies.base import State, Strategy
+from mtbo_torch.strategies.kernelized import ExactStrategy
 
 
-class MTKB(Strategy[ExactMultiTaskGP]):
+class MTKB(ExactStrategy):
     r"""Multi-task kernelised bandits: optimise several correlated objectives from few noisy evaluations.
 
     Each round draws weights :math:`\lambda`, maximises :math:`s_\lambda(\mu_t(x)) + L_\lambda \beta_t
     \|\Gamma_t(x, x)\|^{1/2}`, and learns from the answer. On finite `choices` a round costs :math:`O(r t^2 + N t)`,
-    on `bounds` the acquisition is maximised by BoTorch's ``optimize_acqf``. All objectives are maximised.
+    on `bounds` the acquisition is maximised by BoTorch's batched L-BFGS-B. All objectives are maximised.
 
     Args:
         kernel: The multi-task kernel :math:`\Gamma`. The strategy keeps a copy.
@@ -53,21 +48,3 @@ class MTKB(Strategy[ExactMultiTaskGP]):
     def radius(self) -> Tensor:
         r"""``(b)``, the current :math:`\beta_t` (Theorem 2)."""
         return exact_radius(self._regression.info_gain, self.norm_bound, self.noise_scale, self.eta, self.delta)
-
-    def _model_of(self, X: Tensor, Y: Tensor, kernel: Kernel) -> ExactMultiTaskGP:
-        return ExactMultiTaskGP(X, Y, covar_module=kernel, eta=self.eta)
-
-    def _learn(self, state: State, x: Tensor, y: Tensor) -> State:
-        return state.append(x, y)
-
-    def _imagine(self, followed: Followed, x: Tensor, y: Tensor) -> Followed:
-        return followed.append(x, y)
-
-    def _memory(self) -> dict[str, Any]:
-        return {}
-
-    def _recall(self, state: State, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> State:
-        # Telling the observations again, in the same portions, repeats the same arithmetic.
-        for x, y in zip(X.split(portions, dim=-2), Y.split(portions, dim=-2), strict=True):
-            state = self._learn(state, x, y)
-        return state

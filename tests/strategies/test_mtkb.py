@@ -175,7 +175,7 @@ def test_a_state_of_other_settings_is_refused(change: dict[str, object], message
 def test_a_state_that_is_not_ours_is_refused() -> None:
     mtkb = run(strategy({"choices": CHOICES}), 3)
     state = mtkb.state_dict()
-    junk = {"train_X": 3, "kernel": {}, "generators": [None], "portions": [7], "asked_weights": None}
+    junk = {"train_X": 3, "memory": {}, "generators": [None], "portions": [7], "asked_weights": None}
     broken = [{"train_X": CHOICES}, None] + [state | {key: value} for key, value in junk.items()]
     for bad in broken:
         with pytest.raises(ValueError, match="state_dict should come from MTKB"):

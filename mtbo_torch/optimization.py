@@ -1,0 +1,75 @@
+"""Maximising many functions on one box at once."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch
+from botorch.exceptions.warnings import BadInitialCandidatesWarning, OptimizationWarning
+from botorch.generation import gen_candidates_scipy
+from botorch.optim.initializers import initialize_q_batch
+from botorch.utils.sampling import draw_sobol_samples, manual_seed
+from torch import Tensor
+
+
+def maximise(
+    function: Callable[[Tensor], Tensor], bounds: Tensor, seeds: Sequence[int], num_restarts: int, raw_samples: int
+) -> tuple[Tensor, Tensor]:
+    """A maximiser of each of b functions, by one call of BoTorch's batched L-BFGS-B from several starts each.
+
+    Every start of every function is a problem of its own, so a function's answer does not depend on the others.
+
+    Args:
+        function: Takes ``R x b x d`` points, the i-th of every row for the i-th function, to ``R x b`` values.
+        bounds: ``2 x d``.
+        seeds: b of them, for choosing the starts.
+        num_restarts: The number of starts.
+        raw_samples: The number of Sobol points from which the starts are chosen.
+
+    Returns:
+        ``b x d`` points and ``b`` values.
+    """
+    raw = torch.stack([draw_sobol_samples(bounds, raw_samples, 1, seed=seed).squeeze(-2) for seed in seeds], dim=1)
+    with torch.no_grad():
+        values = function(raw)
+    starts = [_starts(raw[:, i], values[:, i], num_restarts, seed) for i, seed in enumerate(seeds)]
+    owners = torch.arange(len(seeds), dtype=raw.dtype, device=raw.device).repeat_interleave(num_restarts)
+    d = bounds.shape[-1]
+    lower, upper = (torch.cat([bound, bound.new_zeros(1)]) for bound in bounds)
+    upper[-1] = len(seeds)
+    # The owner of a start travels with it as one more input, which the optimiser keeps fixed.
+    conditions = torch.cat([torch.cat(starts), owners.unsqueeze(-1)], dim=-1).unsqueeze(-2)
+    with warnings.catch_warnings():
+        # A line search ends early at a kink, of which a Chebyshev scalarisation has many.
+        warnings.simplefilter("ignore", OptimizationWarning)
+        found, _ = gen_candidates_scipy(
+            conditions, _ByOwner(function, len(seeds), d), lower, upper, fixed_features={d: owners}
+        )
+    candidates = found[:, 0, :d].unflatten(0, (len(seeds), num_restarts)).transpose(0, 1)
+    with torch.no_grad():
+        best, place = function(candidates).max(dim=0)
+    return candidates[place, torch.arange(len(seeds), device=found.device)], best
+
+
+def _starts(points: Tensor, values: Tensor, count: int, seed: int) -> Tensor:
+    with manual_seed(seed), warnings.catch_warnings():
+        # A function may be flat, as an acquisition is before the first observation: every point is a maximiser.
+        warnings.simplefilter("ignore", BadInitialCandidatesWarning)
+        return initialize_q_batch(points.unsqueeze(-2), values, count)[0].squeeze(-2)
+
+
+class _ByOwner(torch.nn.Module):
+    """The function for ``P x 1 x (d + 1)`` points in any order, whose last entry says which of the b functions."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor], count: int, d: int) -> None:
+        super().__init__()
+        self.function, self.count, self.d = function, count, d
+
+    def forward(self, X: Tensor) -> Tensor:
+        points, owner = X[:, 0, : self.d], X[:, 0, self.d].detach().long()
+        # Each point takes the next free row of its owner's column; what stays free is never read.
+        is_mine = torch.nn.functional.one_hot(owner, self.count)
+        row = is_mine.cumsum(dim=0).gather(-1, owner.unsqueeze(-1)).squeeze(-1) - 1
+        grid = points.detach()[:1].expand(int(row.max()) + 1, self.count, self.d)
+        return self.function(grid.index_put((row, owner), points))[row, owner]

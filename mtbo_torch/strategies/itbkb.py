@@ -1,0 +1,51 @@
+"""IT-BKB: BKB on independent tasks."""
+
+from __future__ import annotations
+
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from mtbo_torch.confidence import independent_nystrom_radius
+from mtbo_torch.models import NystromMultiTaskGP
+from mtbo_torch.strategies.budgeted import BudgetedStrategy
+from mtbo_torch.strategies.kernelized import independent_tasks
+
+
+class ITBKB(BudgetedStrategy):
+    r"""Independent-task budgeted kernelised bandits, the paper's baseline for :class:`MTBKB`.
+
+    As :class:`ITKB`, with BKB's radius times :math:`\sqrt n` (:func:`independent_nystrom_radius`). All tasks share one
+    dictionary, drawn by the largest of their variances, so each is approximated at least as well as with its own.
+
+    Args:
+        kernel: As in :class:`MTKB`; only its diagonal is used.
+        options: The other arguments of :class:`MTBKB`.
+
+    Example:
+        >>> import torch, gpytorch
+        >>> from mtbo_torch import TaskSimilarityKernel
+        >>> from mtbo_torch.strategies import ITBKB
+        >>> kernel = TaskSimilarityKernel(gpytorch.kernels.RBFKernel(), num_tasks=2, omega=0.4)
+        >>> choices = torch.linspace(0, 1, 101, dtype=torch.double).unsqueeze(-1)
+        >>> ITBKB(kernel, choices=choices, norm_bound=1.0, noise_scale=0.1).ask().shape
+        torch.Size([1, 1])
+    """
+
+    @property
+    def radius(self) -> Tensor:
+        """``(b)``, the current radius."""
+        regression = self._regression
+        return independent_nystrom_radius(
+            regression.covariance_norm(regression.train_X).sum(dim=-1) / self.eta,
+            self.num_observations,
+            self._prior.covariance_norm(self._space).amax(dim=-1),
+            self.num_tasks,
+            self.norm_bound,
+            self.noise_scale,
+            self.eta,
+            self.delta,
+            self.epsilon,
+        )
+
+    def _model_of(self, X: Tensor, Y: Tensor, kernel: Kernel) -> NystromMultiTaskGP:
+        return super()._model_of(X, Y, independent_tasks(kernel))

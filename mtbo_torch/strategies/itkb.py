@@ -1,0 +1,44 @@
+"""IT-KB: GP-UCB on independent tasks."""
+
+from __future__ import annotations
+
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from mtbo_torch.confidence import independent_radius
+from mtbo_torch.models import ExactMultiTaskGP
+from mtbo_torch.regression import KroneckerRegression
+from mtbo_torch.strategies.kernelized import ExactStrategy, independent_tasks
+
+
+class ITKB(ExactStrategy):
+    r"""Independent-task kernelised bandits, the paper's baseline: nothing is learned of one task from another.
+
+    Task j has the prior variance :math:`B_{jj} k`, the acquisition is :math:`s_\lambda(\mu_t(x)) + L_\lambda \beta_t
+    \max_j \sigma_j(x)`, and the radius is GP-UCB's times :math:`\sqrt n` (:func:`independent_radius`).
+
+    Args:
+        kernel: As in :class:`MTKB`; only its diagonal is used.
+        options: The other arguments of :class:`MTKB`.
+
+    Example:
+        >>> import torch, gpytorch
+        >>> from mtbo_torch import TaskSimilarityKernel
+        >>> from mtbo_torch.strategies import ITKB
+        >>> kernel = TaskSimilarityKernel(gpytorch.kernels.RBFKernel(), num_tasks=2, omega=0.4)
+        >>> choices = torch.linspace(0, 1, 101, dtype=torch.double).unsqueeze(-1)
+        >>> ITKB(kernel, choices=choices, norm_bound=1.0, noise_scale=0.1).ask().shape
+        torch.Size([1, 1])
+    """
+
+    @property
+    def radius(self) -> Tensor:
+        """``(b)``, the current radius."""
+        regression = self._regression
+        assert isinstance(regression, KroneckerRegression)
+        return independent_radius(
+            regression.largest_gain, self.num_tasks, self.norm_bound, self.noise_scale, self.eta, self.delta
+        )
+
+    def _model_of(self, X: Tensor, Y: Tensor, kernel: Kernel) -> ExactMultiTaskGP:
+        return super()._model_of(X, Y, independent_tasks(kernel))

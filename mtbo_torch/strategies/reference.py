@@ -1,0 +1,128 @@
+"""BoTorch's own multi-objective acquisitions, as outside references."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from botorch import fit_gpytorch_mll
+from botorch.acquisition import AcquisitionFunction
+from botorch.acquisition.multi_objective import qLogNoisyExpectedHypervolumeImprovement
+from botorch.acquisition.multi_objective.parego import qLogNParEGO
+from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models.transforms import Normalize, Standardize
+from botorch.optim import optimize_acqf, optimize_acqf_discrete
+from botorch.sampling import SobolQMCNormalSampler
+from botorch.utils.sampling import draw_sobol_samples, manual_seed
+from gpytorch.mlls import SumMarginalLogLikelihood
+from torch import Tensor
+
+from mtbo_torch.scalarizations import Scalarization
+from mtbo_torch.strategies.base import RememberingStrategy
+
+NUM_RESTARTS, RAW_SAMPLES, MC_SAMPLES = 4, 128, 64
+# Beyond, the boxes of the hypervolume are too many.
+MOST_TASKS_OF_HYPERVOLUME = 4
+
+
+class _BoTorchStrategy(RememberingStrategy):
+    """Independent GPs with learned hyper-parameters, after ``2 (d + 1)`` Sobol points; one trial after another."""
+
+    def _propose(self, scalarizations: list[Scalarization]) -> Tensor:
+        q = len(scalarizations)
+        seeds = [int(torch.randint(2**31, (1,), generator=source)) for source in self._generators]
+        X, Y = (data.reshape(len(seeds), *data.shape[-2:]) for data in (self._X, self._Y))
+        weights = [s.weights.reshape(len(seeds), -1) for s in scalarizations]
+        points = [self._propose_one(X[i], Y[i], [w[i] for w in weights], q, seed) for i, seed in enumerate(seeds)]
+        return torch.stack(points).reshape(*self.batch_shape, q, -1)
+
+    def _propose_one(self, X: Tensor, Y: Tensor, weights: list[Tensor], q: int, seed: int) -> Tensor:
+        d = self._space.shape[-1]
+        box = torch.stack([self._space.amin(dim=0), self._space.amax(dim=0)])
+        with manual_seed(seed), torch.enable_grad():
+            if len(X) < 2 * (d + 1):
+                points = draw_sobol_samples(box, q, 1, seed=seed).squeeze(-2)
+                return points if self.choices is None else self.choices[torch.cdist(points, self.choices).argmin(-1)]
+            models = [
+                SingleTaskGP(X, Y[:, [j]], input_transform=Normalize(d, bounds=box), outcome_transform=Standardize(1))
+                for j in range(self.num_tasks)
+            ]
+            model = ModelListGP(*models)
+            fit_gpytorch_mll(SumMarginalLogLikelihood(model.likelihood, model))
+            points = X[:0]
+            for weight in weights:
+                acqf = self._acquisition(model, X, Y, weight, points if len(points) else None, seed)
+                points = torch.cat([points, self._best(acqf)])
+        return points
+
+    @abstractmethod
+    def _acquisition(
+        self, model: ModelListGP, X: Tensor, Y: Tensor, weights: Tensor, pending: Tensor | None, seed: int
+    ) -> AcquisitionFunction: ...
+
+    def _best(self, acqf: AcquisitionFunction) -> Tensor:
+        if self.choices is not None:
+            best, _ = optimize_acqf_discrete(acqf, q=1, choices=self.choices)
+        else:
+            best, _ = optimize_acqf(acqf, self._space, q=1, num_restarts=NUM_RESTARTS, raw_samples=RAW_SAMPLES)
+        return best.detach()
+
+    def _memory(self) -> dict[str, Any]:
+        return {}
+
+
+class NParEGO(_BoTorchStrategy):
+    """BoTorch's qLogNParEGO with the weights of the round.
+
+    Args:
+        num_tasks: As in :class:`RandomSearch`.
+        options: The other arguments of :class:`RandomSearch`.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch.strategies import NParEGO
+        >>> NParEGO(num_tasks=2, bounds=torch.tensor([[0.0], [1.0]], dtype=torch.double)).ask().shape
+        torch.Size([1, 1])
+    """
+
+    def _acquisition(
+        self, model: ModelListGP, X: Tensor, Y: Tensor, weights: Tensor, pending: Tensor | None, seed: int
+    ) -> AcquisitionFunction:
+        sampler = SobolQMCNormalSampler(torch.Size([MC_SAMPLES]), seed=seed)
+        return qLogNParEGO(model, X, scalarization_weights=weights, sampler=sampler, X_pending=pending)
+
+
+class NEHVI(_BoTorchStrategy):
+    """BoTorch's qLogNEHVI, with the worst values observed as reference point.
+
+    Args:
+        num_tasks: As in :class:`RandomSearch`; at most 4.
+        options: The other arguments of :class:`RandomSearch`.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch.strategies import NEHVI
+        >>> NEHVI(num_tasks=2, bounds=torch.tensor([[0.0], [1.0]], dtype=torch.double)).ask().shape
+        torch.Size([1, 1])
+    """
+
+    def __init__(self, num_tasks: int, **options: Any) -> None:
+        super().__init__(num_tasks, **options)
+        if num_tasks > MOST_TASKS_OF_HYPERVOLUME:
+            raise ValueError(
+                f"num_tasks should be at most {MOST_TASKS_OF_HYPERVOLUME} for a hypervolume method, got {num_tasks}. "
+                "Use NParEGO."
+            )
+
+    def _acquisition(
+        self, model: ModelListGP, X: Tensor, Y: Tensor, weights: Tensor, pending: Tensor | None, seed: int
+    ) -> AcquisitionFunction:
+        return qLogNoisyExpectedHypervolumeImprovement(
+            model,
+            ref_point=Y.amin(dim=0),
+            X_baseline=X,
+            sampler=SobolQMCNormalSampler(torch.Size([MC_SAMPLES]), seed=seed),
+            prune_baseline=True,
+            X_pending=pending,
+        )
