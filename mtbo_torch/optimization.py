@@ -40,12 +40,14 @@ def maximise(
     upper[-1] = len(seeds)
     # The owner of a start travels with it as one more input, which the optimiser keeps fixed.
     conditions = torch.cat([torch.cat(starts), owners.unsqueeze(-1)], dim=-1).unsqueeze(-2)
-    with warnings.catch_warnings():
-        # A line search ends early at a kink, of which a Chebyshev scalarisation has many.
-        warnings.simplefilter("ignore", OptimizationWarning)
+    with warnings.catch_warnings(record=True) as caught:
         found, _ = gen_candidates_scipy(
             conditions, _ByOwner(function, len(seeds), d), lower, upper, fixed_features={d: owners}
         )
+    for warning in caught:
+        # A line search ends early at a kink, of which a Chebyshev scalarisation has many.
+        if not issubclass(warning.category, OptimizationWarning):
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     candidates = found[:, 0, :d].unflatten(0, (len(seeds), num_restarts)).transpose(0, 1)
     with torch.no_grad():
         best, place = function(candidates).max(dim=0)

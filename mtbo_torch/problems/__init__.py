@@ -1,5 +1,8 @@
 """What is optimised, one problem in each file."""
 
+from mtbo_torch.problems.branin import ShiftedBranin
+from mtbo_torch.problems.field import FieldProblem, load_sensors, load_soil
 from mtbo_torch.problems.rkhs import RKHSFunction
+from mtbo_torch.problems.sine import PerturbedSine
 
-__all__ = ["RKHSFunction"]
+__all__ = ["FieldProblem", "PerturbedSine", "RKHSFunction", "ShiftedBranin", "load_sensors", "load_soil"]

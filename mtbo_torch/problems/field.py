@@ -1,0 +1,247 @@
+"""Measurements at fixed places: the paper's sensor problem, and heavy metals in soil.
+
+Both follow the paper's protocol. One half of the readings gives f. The other half gives the kernel: a squared
+exponential one on the places, and :math:`B = R^T K^{-1} R / m` between the tasks.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from gpytorch.kernels import RBFKernel
+from torch import Tensor
+
+from mtbo_torch.kernels import ICMKernel, estimate_task_covar
+from mtbo_torch.problems.paper import SENSOR_DAYS, SENSOR_TASKS, SPLIT_SEED
+
+SOIL_TASKS = ("Cd", "Co", "Cr", "Cu", "Ni", "Pb", "Zn")
+# Outside, a sensor is broken, not cold: a mote's failing battery reads 122 degrees.
+PLAUSIBLE = {"temperature": (-20.0, 60.0), "humidity": (0.0, 100.0), "light": (0.0, 1e5)}
+LENGTHSCALES = torch.logspace(-2.2, 0.3, 51, dtype=torch.double)
+NUGGETS = torch.logspace(-4, 1, 16, dtype=torch.double)
+
+
+@dataclass(frozen=True)
+class FieldProblem:
+    r"""Several variables at N places, all to be maximised.
+
+    Attributes:
+        tasks: The names of the variables.
+        choices: ``N x d``, the places, scaled to the unit box.
+        values: ``N x n``, f, in units of the kernel half's standard deviation.
+        lengthscale: Of the squared exponential kernel.
+        task_covar: ``n x n``, B.
+        noise_scale: :math:`\sigma`, from the largest variance of a task.
+        report: What was read and what was left out, in a sentence.
+    """
+
+    tasks: tuple[str, ...]
+    choices: Tensor
+    values: Tensor
+    lengthscale: float
+    task_covar: Tensor
+    noise_scale: float
+    report: str
+
+    @classmethod
+    def from_halves(
+        cls,
+        tasks: tuple[str, ...],
+        places: Tensor,
+        values: Tensor,
+        kernel_places: Tensor,
+        readings: Tensor,
+        report: str,
+    ) -> FieldProblem:
+        """Estimate the kernel from one half, ``m x d`` places and ``m x n`` readings, and take f from the other."""
+        corner = torch.cat([places, kernel_places]).amin(dim=0)
+        extent = (torch.cat([places, kernel_places]) - corner).amax()
+        mean, sd = readings.mean(dim=0), readings.std(dim=0)
+        R, X = (readings - mean) / sd, (kernel_places - corner) / extent
+        lengthscale, nugget = fit_squared_exponential(X, R)
+        B = estimate_task_covar(R, _gram(X, lengthscale, nugget))
+        noise_scale = R.var(dim=0).max().sqrt().item()
+        return cls(tasks, (places - corner) / extent, (values - mean) / sd, lengthscale, B, noise_scale, report)
+
+    @property
+    def kernel(self) -> ICMKernel:
+        """The estimated multi-task kernel."""
+        base_kernel = RBFKernel().to(self.choices)
+        base_kernel.lengthscale = torch.tensor(self.lengthscale).to(self.choices)
+        return ICMKernel(base_kernel.requires_grad_(False), self.task_covar)
+
+
+def fit_squared_exponential(X: Tensor, R: Tensor) -> tuple[float, float]:
+    r"""Lengthscale and nugget by the likelihood of :math:`R \sim N(0, K \otimes B)`, with its maximiser in place of B.
+
+    .. math:: -\frac{n}{2} \log\det K - \frac{m}{2} \log\det(R^T K^{-1} R / m), \quad K = k(X, X) + nugget \cdot I
+    """
+    lengthscales = LENGTHSCALES[:, None, None, None]
+    K = _gram(X, lengthscales, NUGGETS[:, None, None])
+    chol = torch.linalg.cholesky(K)
+    whitened = torch.linalg.solve_triangular(chol, R.expand(*K.shape[:-2], *R.shape), upper=False)
+    m, n = R.shape
+    logdet = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+    likelihood = -n / 2 * logdet - m / 2 * torch.logdet(whitened.mT @ whitened / m)
+    best = divmod(int(likelihood.flatten().argmax()), len(NUGGETS))
+    return LENGTHSCALES[best[0]].item(), NUGGETS[best[1]].item()
+
+
+def load_sensors(path: Path) -> FieldProblem:
+    """The Intel lab's motes, from a tidy CSV file or from a folder with `data.txt` and `mote_locs.txt`.
+
+    The CSV file, which may be compressed with gzip, has the columns ``mote, x, y, temperature, humidity, light`` and,
+    if wished, ``valid``. Malformed lines, implausible readings and broken motes are left out and counted.
+    """
+    counts: dict[str, int] = defaultdict(int)
+    readings: Iterable[tuple[str, list[float]]]
+    if path.is_dir():
+        places = _mote_places(path / "mote_locs.txt", counts)
+        readings = _mote_readings(path / "data.txt", counts)
+    else:
+        places, readings = _tidy_readings(path, counts)
+    good: dict[str, list[list[float]]] = defaultdict(list)
+    for mote, values in readings:
+        if mote not in places:
+            counts["from motes without a place"] += 1
+        elif all(low <= v <= high for v, (low, high) in zip(values, PLAUSIBLE.values(), strict=True)):
+            good[mote].append(values)
+        else:
+            counts["implausible"] += 1
+    if not good:
+        raise ValueError(f"{path} should hold readings of motes, got none that can be used ({_told(counts)}).")
+    usual = sorted(len(values) for values in good.values())[len(good) // 2]
+    broken = sorted((mote for mote in places if len(good[mote]) < max(2, usual / 2)), key=_number)
+    used = sorted(places.keys() - set(broken), key=_number)
+    if len(used) < 2:
+        raise ValueError(f"{path} should hold at least two working motes, got {len(used)} ({_told(counts)}).")
+    generator = torch.Generator().manual_seed(SPLIT_SEED)
+    halves = []
+    for mote in used:
+        order = torch.randperm(len(good[mote]), generator=generator)
+        shuffled = torch.tensor(good[mote], dtype=torch.double)[order]
+        halves.append(torch.stack([half.mean(dim=0) for half in shuffled.tensor_split(2)]))
+    first, second = torch.stack(halves, dim=1)
+    X = torch.tensor([places[mote] for mote in used], dtype=torch.double)
+    left_out = f"broken motes left out: {', '.join(broken)}" if broken else "no mote is broken"
+    report = f"{len(used)} motes with {sum(len(good[mote]) for mote in used):,} readings ({_told(counts)}; {left_out})"
+    return FieldProblem.from_halves(SENSOR_TASKS, X, first, X, second, report)
+
+
+def load_soil(path: Path) -> FieldProblem:
+    """The Jura data: the rows whose ``split`` is ``pred`` give the kernel, those with ``val`` give f."""
+    counts: dict[str, int] = defaultdict(int)
+    halves: dict[str, list[list[float]]] = {"pred": [], "val": []}
+    for row in _table(path, ("Xloc", "Yloc", "split", *SOIL_TASKS), counts):
+        values = _numbers(row[key] for key in ("Xloc", "Yloc", *SOIL_TASKS))
+        if values is None or row["split"] not in halves:
+            counts["malformed"] += 1
+        else:
+            halves[row["split"]].append(values)
+    pred, val = (torch.tensor(rows, dtype=torch.double) for rows in halves.values())
+    if min(len(pred), len(val)) <= len(SOIL_TASKS):
+        raise ValueError(
+            f"{path} should hold more than {len(SOIL_TASKS)} rows of each split, got {len(pred)} pred and {len(val)} "
+            f"val ({_told(counts)})."
+        )
+    report = f"{len(val)} places for f and {len(pred)} for the kernel ({_told(counts)})"
+    return FieldProblem.from_halves(SOIL_TASKS, val[:, :2], val[:, 2:], pred[:, :2], pred[:, 2:], report)
+
+
+def _gram(X: Tensor, lengthscale: Tensor | float, nugget: Tensor | float) -> Tensor:
+    distance = torch.cdist(X, X).square()
+    return torch.exp(-distance / (2 * lengthscale**2)) + nugget * torch.eye(len(X), dtype=X.dtype)
+
+
+def _tidy_readings(path: Path, counts: dict[str, int]) -> tuple[dict[str, list[float]], list[tuple[str, list[float]]]]:
+    places: dict[str, list[float]] = {}
+    readings = []
+    for row in _table(path, ("mote", "x", "y", *SENSOR_TASKS), counts):
+        cells = [row[key] for key in SENSOR_TASKS]
+        place = _numbers([row["x"], row["y"]])
+        if place is None or not row["mote"]:
+            counts["malformed"] += 1
+            continue
+        places[row["mote"]] = place
+        values = _numbers(cells)
+        if not all(cells) or row.get("valid", "True") == "False":
+            counts["empty or invalid"] += 1
+        elif values is None:
+            counts["malformed"] += 1
+        else:
+            readings.append((row["mote"], values))
+    return places, readings
+
+
+def _mote_places(path: Path, counts: dict[str, int]) -> dict[str, list[float]]:
+    places = {}
+    for fields in _lines(path):
+        place = _numbers(fields[1:]) if len(fields) == 3 else None
+        if place is None:
+            counts["malformed"] += 1
+        else:
+            places[fields[0]] = place
+    return places
+
+
+def _mote_readings(path: Path, counts: dict[str, int]) -> Iterator[tuple[str, list[float]]]:
+    """From lines of date, time, epoch, mote, temperature, humidity, light, voltage, in the paper's five days."""
+    for fields in _lines(path):
+        counts["lines"] += 1
+        values = _numbers(fields[4:7]) if len(fields) == 8 else None
+        if values is None:
+            counts["malformed"] += 1
+        elif fields[0] not in SENSOR_DAYS:
+            counts["of other days"] += 1
+        else:
+            yield fields[3], values
+
+
+def _table(path: Path, columns: tuple[str, ...], counts: dict[str, int]) -> Iterator[dict[str, str]]:
+    rows = csv.DictReader(io.StringIO(_text(path)))
+    missing = [name for name in columns if name not in (rows.fieldnames or ())]
+    if missing:
+        raise ValueError(f"{path} should have the columns {', '.join(columns)}, got none called {', '.join(missing)}.")
+    for row in rows:
+        counts["lines"] += 1
+        if None in row or None in row.values():
+            counts["malformed"] += 1
+        else:
+            yield row
+
+
+def _lines(path: Path) -> Iterator[list[str]]:
+    return (line.split() for line in _text(path).splitlines() if line.strip())
+
+
+def _text(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+        return (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
+    except (OSError, EOFError, UnicodeDecodeError, gzip.BadGzipFile) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ValueError(f"{path} should be a readable text file, got: {reason}.") from error
+
+
+def _numbers(cells: Iterable[str]) -> list[float] | None:
+    try:
+        values = [float(cell) for cell in cells]
+    except ValueError:
+        return None
+    return values if all(abs(value) < float("inf") for value in values) else None
+
+
+def _number(mote: str) -> tuple[float, str]:
+    return (float(mote) if mote.isdigit() else float("inf"), mote)
+
+
+def _told(counts: dict[str, int]) -> str:
+    rest = [f"{count:,} {what}" for what, count in counts.items() if what != "lines"]
+    return f"{counts['lines']:,} lines: {', '.join(rest) or 'all in order'}"
