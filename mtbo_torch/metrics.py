@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+from botorch.utils.multi_objective.box_decompositions import DominatedPartitioning
+from botorch.utils.multi_objective.pareto import is_non_dominated
 from torch import Tensor
 
 from mtbo_torch.scalarizations import Scalarization
@@ -25,5 +29,111 @@ def scalarized_regret(scalarization: Scalarization, achieved: Tensor, attainable
 
 def average_regret(instantaneous: Tensor) -> Tensor:
     r"""The time-average cumulative regret :math:`R_C(t) / t` after each of the ``... x T`` rounds."""
-    rounds = torch.arange(1, instantaneous.shape[-1] + 1, dtype=instantaneous.dtype, device=instantaneous.device)
-    return instantaneous.cumsum(dim=-1) / rounds
+    return instantaneous.cumsum(dim=-1) / _round_numbers(instantaneous)
+
+
+def regret_certificate(lipschitz: Tensor, radius: Tensor, norm: Tensor) -> Tensor:
+    r"""What Theorem 2 promises of the cumulative regret after each of the ``... x T`` rounds, from the run itself.
+
+    .. math:: R_C(t) \le 2 L \beta_t \sqrt{t \sum_{s \le t} \|\Gamma_{s-1}(x_s, x_s)\|}
+
+    with probability at least :math:`1 - \delta`, if the radii are valid ones. The printed theorem goes on to replace
+    :math:`\Gamma_{s-1}(x_s, x_s)` by :math:`(1 + \kappa / \eta) \Gamma_s(x_s, x_s)` and the log-determinant in
+    :math:`\beta_t` by its largest possible value, which bounds the sum before the run. Along a run it is known, and
+    smaller. The same holds of MT-BKB's radius and norms (proof of Theorem 3).
+
+    Args:
+        lipschitz: ``... x T``, :math:`L_{\lambda_t}`; the largest so far counts.
+        radius: ``... x T``, the radius with which :math:`x_t` was chosen; the largest so far counts.
+        norm: ``... x T``, :math:`\|\Gamma_{t-1}(x_t, x_t)\|`, before the observation.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch.metrics import regret_certificate
+        >>> regret_certificate(torch.ones(2), torch.tensor([2.0, 3.0]), torch.tensor([1.0, 1.0]))
+        tensor([ 4., 12.])
+    """
+    largest = lipschitz.cummax(dim=-1).values * radius.cummax(dim=-1).values
+    return 2 * largest * (_round_numbers(norm) * norm.cumsum(dim=-1)).sqrt()
+
+
+def hypervolume(achieved: Tensor, ref_point: Tensor) -> float:
+    """The volume that ``t x n`` values dominate above a reference point (BoTorch's)."""
+    return DominatedPartitioning(ref_point=ref_point, Y=achieved).compute_hypervolume().item()
+
+
+class RegretTracker:
+    r"""All regrets of b runs side by side, block by block of rounds.
+
+    * ``regret``: :math:`s_{\lambda_t}(f(x^\star_{\lambda_t})) - s_{\lambda_t}(f(x_t))`
+    * ``average_regret``: its mean over the rounds so far, :math:`R_C(t) / t`
+    * ``simple_regret``: the regret, for the round's weights, of the best point so far
+    * ``bayes_regret``: :math:`R_B(t)`, the mean of that over fixed weights
+    * ``front_share``: the share of the Pareto front's points found so far, on a finite domain
+
+    Args:
+        scalarization: The class of :math:`s_\lambda`.
+        best: Takes weights ``b x q x n`` to :math:`\max_x s_\lambda(f(x))`, ``b x q``.
+        bayes_weights: ``W x n``.
+        attainable: ``b x N x n``, f on a finite domain, if it is one.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch import LinearScalarization
+        >>> from mtbo_torch.metrics import RegretTracker
+        >>> f = torch.tensor([[[0.0, 1.0], [1.0, 0.0]]])
+        >>> best = lambda weights: weights.amax(dim=-1)
+        >>> tracker = RegretTracker(LinearScalarization, best, torch.tensor([[0.5, 0.5]]), f)
+        >>> tracker.update(torch.tensor([[[1.0, 0.0]]]), f[:, :1])["regret"]
+        tensor([[1.]])
+    """
+
+    def __init__(
+        self,
+        scalarization: type[Scalarization],
+        best: Callable[[Tensor], Tensor],
+        bayes_weights: Tensor,
+        attainable: Tensor | None,
+    ) -> None:
+        self.scalarization, self.best, self.attainable = scalarization, best, attainable
+        self.bayes = scalarization(bayes_weights)
+        self.front = None if attainable is None else is_non_dominated(attainable, deduplicate=False)
+        self._bayes_best: Tensor | None = None
+        self.state: dict[str, Tensor] = {}
+
+    def update(self, weights: Tensor, values: Tensor) -> dict[str, Tensor]:
+        """The regrets in ``q`` more rounds with weights and noiseless values ``b x q x n``, each ``b x q``."""
+        b, q, _ = values.shape
+        if self._bayes_best is None:
+            self._bayes_best = self.best(self.bayes.weights.expand(b, *self.bayes.weights.shape)).unsqueeze(-1)
+        scalarization, best = self.scalarization(weights), self.best(weights)
+        regret = best - scalarization(values.unsqueeze(-2)).squeeze(-1)
+        total = self.state.get("total", regret.new_zeros(b)).unsqueeze(-1) + regret.cumsum(dim=-1)
+        history = torch.cat([self.state.get("values", values[:, :0]), values], dim=-2)
+        first = history.shape[-2] - q
+        rounds = torch.arange(first + 1, first + q + 1, dtype=regret.dtype, device=regret.device)
+        # b x q x t: what every point so far is worth in each of the new rounds.
+        worth = scalarization(history.unsqueeze(1))
+        later = torch.arange(history.shape[-2], device=worth.device) >= rounds.unsqueeze(-1)
+        bayes = self.bayes(values.unsqueeze(1)).cummax(dim=-1).values
+        if "bayes" in self.state:
+            bayes = torch.maximum(bayes, self.state["bayes"].unsqueeze(-1))
+        columns = {
+            "regret": regret,
+            "average_regret": total / rounds,
+            "simple_regret": best - worth.masked_fill(later, -torch.inf).amax(dim=-1),
+            "bayes_regret": (self._bayes_best - bayes).mean(dim=-2),
+        }
+        self.state |= {"total": total[:, -1], "values": history, "bayes": bayes[..., -1]}
+        if self.attainable is not None and self.front is not None:
+            found = (values.unsqueeze(-2) == self.attainable.unsqueeze(-3)).all(dim=-1).cummax(dim=-2).values
+            found = found | self.state.get("found", torch.zeros_like(self.front)).unsqueeze(-2)
+            columns["front_share"] = (found & self.front.unsqueeze(-2)).sum(dim=-1) / self.front.sum(
+                dim=-1, keepdim=True
+            )
+            self.state["found"] = found[:, -1]
+        return columns
+
+
+def _round_numbers(values: Tensor) -> Tensor:
+    return torch.arange(1, values.shape[-1] + 1, dtype=values.dtype, device=values.device)

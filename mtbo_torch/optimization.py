@@ -12,6 +12,9 @@ from botorch.optim.initializers import initialize_q_batch
 from botorch.utils.sampling import draw_sobol_samples, manual_seed
 from torch import Tensor
 
+# At a kink, of which a Chebyshev scalarisation has many, a longer search along a line finds nothing more.
+LONGEST_LINE_SEARCH = 10
+
 
 def maximise(
     function: Callable[[Tensor], Tensor], bounds: Tensor, seeds: Sequence[int], num_restarts: int, raw_samples: int
@@ -42,10 +45,14 @@ def maximise(
     conditions = torch.cat([torch.cat(starts), owners.unsqueeze(-1)], dim=-1).unsqueeze(-2)
     with warnings.catch_warnings(record=True) as caught:
         found, _ = gen_candidates_scipy(
-            conditions, _ByOwner(function, len(seeds), d), lower, upper, fixed_features={d: owners}
+            conditions,
+            _ByOwner(function, len(seeds), d),
+            lower,
+            upper,
+            options={"maxls": LONGEST_LINE_SEARCH},
+            fixed_features={d: owners},
         )
-    for warning in caught:
-        # A line search ends early at a kink, of which a Chebyshev scalarisation has many.
+    for warning in caught:  # the end of a line search is none of the caller's business
         if not issubclass(warning.category, OptimizationWarning):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     candidates = found[:, 0, :d].unflatten(0, (len(seeds), num_restarts)).transpose(0, 1)

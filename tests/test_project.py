@@ -28,6 +28,7 @@ ORDER = (
     "strategies",
     "problems",
     "metrics",
+    "experiments",
     "plotting",
     "cli",
 )

@@ -38,7 +38,7 @@ SPLIT_SEED = 0
 OPEN_CHOICES = (
     ("rounds", "T = 200"),
     ("lengthscale", "0.2 for the sine and Branin problems too; for sensors and soil by maximum likelihood"),
-    ("omega sweep", "four tasks, f drawn from the kernel's own RKHS and scaled to norm 2, so that only omega differs"),
+    ("omega sweep", "four tasks, f drawn from the kernel's own RKHS; fig1a-scaled scales it to norm 2 for every omega"),
     ("norm bound", "the exact RKHS norm where f is drawn from the RKHS, else the paper's max ‖f(x)‖ / kappa"),
     ("sine weights", "(1, -1, 0.5), (-0.5, 1, -1), (0.5, 0.5, 1), (-1, -0.5, -0.5); a bump is exp(-(x - c)² / 0.02)"),
     ("Branin's axis", "task i is shifted by i % of the box, along the first axis for odd i, the second for even i"),

@@ -97,6 +97,11 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         """``(b) x t x n``, the values told so far."""
         return self._regression.train_Y.clone()
 
+    def covariance_norm(self, x: Tensor) -> Tensor:
+        r"""``(b) x q``, :math:`\|\Gamma_t(x, x)\|` at ``(b) x q x d`` points, given everything told."""
+        with torch.no_grad():
+            return self._regression.covariance_norm(x)
+
     @property
     def model(self) -> ModelT:
         """The posterior given everything told, as a BoTorch model."""

@@ -1,0 +1,1 @@
+"""The paper's experiments: the panels as data, the runner, storage."""

@@ -1,0 +1,136 @@
+"""Independent trials of one algorithm in lockstep, as one batched tensor program."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mtbo_torch.experiments.algorithms import ALGORITHMS, CERTIFIED
+from mtbo_torch.experiments.instances import stream
+from mtbo_torch.experiments.panels import EXPERIMENTS, Settings, instances_of
+from mtbo_torch.metrics import RegretTracker, regret_certificate
+from mtbo_torch.problems import FieldProblem, paper
+from mtbo_torch.strategies.kernelized import KernelStrategy
+
+# Regrets are computed for this many rounds at once, always the same ones, so that an interrupted run repeats the
+# arithmetic of an uninterrupted one.
+BLOCK = 10
+
+Columns = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of work: some trials of one algorithm.
+
+    Attributes:
+        experiment: The name of the experiment.
+        algorithm: The name of the algorithm.
+        trials: Their numbers.
+        settings: What all runs have in common.
+        field: The data of the experiment, if it needs any.
+    """
+
+    experiment: str
+    algorithm: str
+    trials: tuple[int, ...]
+    settings: Settings
+    field: FieldProblem | None = None
+
+
+class Run:
+    """A part in progress.
+
+    Attributes:
+        round: The number of rounds played.
+        seconds: The time they took.
+    """
+
+    def __init__(self, part: Part) -> None:
+        settings, experiment = part.settings, EXPERIMENTS[part.experiment]
+        self.part, self.scalarization = part, experiment.scalarization
+        self.instances = instances_of(part.experiment, part.trials, settings, part.field)
+        seeds = [stream(settings.seed, trial, "strategy") for trial in part.trials]
+        self.strategy = ALGORITHMS[part.algorithm](self.instances, self.scalarization, seeds)
+        self.noise = [torch.Generator().manual_seed(stream(settings.seed, i, "noise")) for i in part.trials]
+        fixed = torch.Generator().manual_seed(stream(settings.seed, -1, "Bayes weights"))
+        bayes = self.strategy.weights.sample(paper.NUM_BAYES_WEIGHTS, generator=fixed, dtype=torch.double)
+        self.tracker = RegretTracker(
+            self.scalarization,
+            lambda weights: self.instances.best(self.scalarization, weights),
+            bayes.to(settings.kind),
+            self.instances.attainable,
+        )
+        self.bounds = settings.kind.new_empty(len(part.trials), 0, 3)
+        self.round, self.seconds = 0, 0.0
+
+    @property
+    def is_done(self) -> bool:
+        return self.round >= self.part.settings.rounds
+
+    def advance(self) -> Columns:
+        """Play a block of rounds; what happened, each column ``b x q`` or ``b x q x k``."""
+        started = time.perf_counter()
+        count = min(BLOCK - self.round % BLOCK, self.part.settings.rounds - self.round)
+        rounds = [self._play() for _ in range(count)]
+        columns = {name: torch.cat([row[name] for row in rounds], dim=1) for name in rounds[0]}
+        self.seconds += time.perf_counter() - started
+        self.round += count
+        values = columns.pop("values")
+        columns |= self.tracker.update(columns["weights"], values)
+        if "bounds" in columns:
+            self.bounds = torch.cat([self.bounds, columns.pop("bounds")], dim=1)
+            numbers = torch.arange(self.round - count + 1, self.round + 1).to(values)
+            columns["certificate"] = regret_certificate(*self.bounds.unbind(dim=-1))[:, -count:] / numbers
+        return {name: column.double().cpu() for name, column in columns.items()}
+
+    def _play(self) -> Columns:
+        strategy, instances = self.strategy, self.instances
+        certified = self.part.algorithm in CERTIFIED and isinstance(strategy, KernelStrategy)
+        radius = strategy.radius if isinstance(strategy, KernelStrategy) and certified else None
+        x = strategy.ask()
+        values = instances.values(x)
+        draws = [torch.randn(1, instances.num_tasks, generator=g, dtype=torch.double) for g in self.noise]
+        y = values + instances.noise_scale * torch.stack(draws).to(values)
+        row = {"weights": strategy.asked_weights, "x": x, "y": y, "values": values}
+        if isinstance(strategy, KernelStrategy) and radius is not None:
+            lipschitz = self.scalarization(strategy.asked_weights.squeeze(-2)).lipschitz
+            norm = strategy.covariance_norm(x).squeeze(-1)
+            row["bounds"] = torch.stack([lipschitz, radius, norm], dim=-1).unsqueeze(-2)
+        strategy.tell(x, y)
+        return row
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue bit for bit, after any block."""
+        return {
+            "round": self.round,
+            "seconds": self.seconds,
+            "strategy": self.strategy.state_dict(),
+            "noise": [generator.get_state() for generator in self.noise],
+            "tracker": dict(self.tracker.state),
+            "bounds": self.bounds,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.strategy.load_state_dict(state["strategy"])
+        for generator, value in zip(self.noise, state["noise"], strict=True):
+            generator.set_state(value)
+        kind = self.part.settings.kind
+        self.tracker.state = {
+            name: value.to(kind) if value.is_floating_point() else value.to(kind.device)
+            for name, value in state["tracker"].items()
+        }
+        self.bounds = state["bounds"].to(kind)
+        self.round, self.seconds = state["round"], state["seconds"]
+
+
+def run_part(part: Part) -> tuple[Columns, float]:
+    """All rounds of a part at once, and the seconds they took."""
+    run, blocks = Run(part), []
+    while not run.is_done:
+        blocks.append(run.advance())
+    return {name: torch.cat([block[name] for block in blocks], dim=1) for name in blocks[0]}, run.seconds
