@@ -20,13 +20,11 @@ from mtbo_torch.strategies import (
     SobolSearch,
     Strategy,
 )
-from mtbo_torch.strategies.base import RememberingStrategy
-from mtbo_torch.strategies.kernelized import KernelStrategy
 
 Builder = Callable[[Instances, type[Scalarization], list[int]], Strategy]
 
 
-def _kernelized(kind: type[KernelStrategy], **options: float) -> Builder:
+def _kernelized(kind: Callable[..., Strategy], **options: float) -> Builder:
     def build(instances: Instances, scalarization: type[Scalarization], seeds: list[int]) -> Strategy:
         return kind(
             instances.kernel,
@@ -45,7 +43,7 @@ def _kernelized(kind: type[KernelStrategy], **options: float) -> Builder:
     return build
 
 
-def _plain(kind: type[RememberingStrategy]) -> Builder:
+def _plain(kind: Callable[..., Strategy]) -> Builder:
     def build(instances: Instances, scalarization: type[Scalarization], seeds: list[int]) -> Strategy:
         return kind(instances.num_tasks, scalarization=scalarization, seed=seeds, **instances.space)
 

@@ -69,8 +69,9 @@ class Claim:
 
     Attributes:
         text: In words.
-        kind: ``"below"`` (the first curve ends below the second), ``"near"`` (within a quarter of it), ``"falls"`` (each
-            curve ends below the next), or ``"gap"`` (the second is above the first by a larger factor than elsewhere).
+        kind: ``"below"`` (the first curve ends below the second), ``"near"`` (within a quarter of it), ``"falls"``
+            (each curve ends below the next), or ``"gap"`` (the second is above the first by a larger factor than
+            elsewhere).
         curves: The labels.
         elsewhere: The panel compared with, for ``"gap"``.
     """
@@ -143,16 +144,13 @@ def _rkhs(num_tasks: int) -> Build:
     return build
 
 
-def _similarity(omega: float) -> Build:
+def _similarity(omega: float, scaled: bool) -> Build:
     def build(trials: Sequence[int], settings: Settings, field: FieldProblem | None) -> Instances:
         domain, base = net(settings.kind), base_kernel(paper.LENGTHSCALE, settings.kind)
         kernel = TaskSimilarityKernel(base, paper.SIMILARITY_NUM_TASKS, omega)
-        functions = [
-            RKHSFunction.draw(kernel, domain, seed=stream(settings.seed, i, "function")).scaled_to(
-                paper.SIMILARITY_NORM
-            )
-            for i in trials
-        ]
+        functions = [RKHSFunction.draw(kernel, domain, seed=stream(settings.seed, i, "function")) for i in trials]
+        if scaled:
+            functions = [f.scaled_to(paper.SIMILARITY_NORM) for f in functions]
         return _functions(functions, kernel, domain, settings)
 
     return build
@@ -190,12 +188,17 @@ def instances_of(experiment: str, trials: tuple[int, ...], settings: Settings, f
         return EXPERIMENTS[experiment].build(trials, settings, field)
 
 
+Problem = tuple[str, str, Build, str | None]
+
+
+def _sweep(name: str, title: str, scaled: bool) -> list[Problem]:
+    return [(f"{name}-{w:g}", f"{title}, omega = {w:g}", _similarity(w, scaled), None) for w in paper.SIMILARITY_OMEGAS]
+
+
 def _all_experiments() -> dict[str, Experiment]:
-    problems: list[tuple[str, str, Build, str | None]] = [
-        *(
-            (f"similarity-{w}", f"RKHS functions with omega = {w:g}", _similarity(w), None)
-            for w in paper.SIMILARITY_OMEGAS
-        ),
+    problems: list[Problem] = [
+        *_sweep("similarity", "RKHS functions", scaled=False),
+        *_sweep("similarity-scaled", "RKHS functions of norm 2", scaled=True),
         ("rkhs-2", "RKHS functions, 2 tasks", _rkhs(2), None),
         ("rkhs-20", "RKHS functions, 20 tasks", _rkhs(20), None),
         ("sine", "perturbed sine, 4 tasks", _sine, None),
@@ -225,11 +228,15 @@ _MOBO = Claim("MT-KB ends below MOBO", "below", ("MT-KB", "MOBO"))
 
 def _all_panels() -> dict[str, Panel]:
     average, bayes = "average_regret", "bayes_regret"
-    sweep = {f"ω = {w:g}": f"similarity-{w}-chebyshev" for w in paper.SIMILARITY_OMEGAS}
+    sweep, scaled = (
+        {f"ω = {w:g}": f"{name}-{w:g}-chebyshev" for w in paper.SIMILARITY_OMEGAS}
+        for name in ("similarity", "similarity-scaled")
+    )
     falls = Claim("The more similar the tasks, the lower the regret", "falls", tuple(sweep))
     gap = Claim("The gap between MT-KB and IT-KB is larger than with 2 tasks", "gap", ("MT-KB", "IT-KB"), "fig1b")
     panels = [
         Panel("fig1a", "MT-KB under varying similarity of the tasks", sweep, average, (falls,)),
+        Panel("fig1a-scaled", "The same with all functions of one norm (not in the paper)", scaled, average, (falls,)),
         _panel("fig1b", "RKHS function (2 tasks)", "rkhs-2-chebyshev", average, _USUAL),
         _panel("fig1c", "RKHS function (20 tasks)", "rkhs-20-chebyshev", average, (*_USUAL, gap)),
         _panel("fig1d", "Perturbed sine function", "sine-chebyshev", average, (*_USUAL, _MOBO)),
@@ -256,9 +263,8 @@ PANELS = _all_panels()
 
 def described(experiment: Experiment, settings: Settings, field: FieldProblem | None) -> dict[str, object]:
     """Everything that decides an experiment's numbers, as plain data."""
-    constants = {
-        name.lower(): value for name, value in vars(paper).items() if name.isupper() and name != "OPEN_CHOICES"
-    }
+    constants = {name.lower(): value for name, value in vars(paper).items() if name.isupper()}
+    del constants["open_choices"]
     facts: dict[str, object] = {"experiment": experiment.name} | asdict(settings) | {"paper": constants}
     if field is not None:
         numbers = [field.choices, field.values, field.task_covar]
