@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
+from mtbo_torch.experiments.algorithms import ALGORITHMS, DEFAULT_ALGORITHMS, named
+from mtbo_torch.experiments.panels import PANELS, Settings
+from mtbo_torch.experiments.progress import progress_bar
+from mtbo_torch.experiments.reproduce import Request, reproduce
 from mtbo_torch.kernels import ICMKernel
 from mtbo_torch.metrics import average_regret, scalarized_regret
-from mtbo_torch.problems import RKHSFunction
+from mtbo_torch.problems import RKHSFunction, load_sensors, load_soil, paper
+from mtbo_torch.report import REGRET_NAMES, verdicts, write_index, write_panel
 from mtbo_torch.scalarizations import ChebyshevScalarization
 from mtbo_torch.strategies import MTKB
 
@@ -21,14 +27,111 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="mtbo-torch", description="Multi-task Bayesian optimisation with guarantees.")
     commands = parser.add_subparsers(dest="command", required=True)
-    demo_parser = commands.add_parser("demo", help="optimise two correlated tasks and draw what happened")
-    demo_parser.add_argument("--trials", type=_positive, default=10, help="independent functions (default: 10)")
-    demo_parser.add_argument("--rounds", type=_positive, default=100, help="evaluations in each (default: 100)")
-    demo_parser.add_argument("--out", type=Path, default=Path("demo.png"), help="the picture (default: demo.png)")
+    _add_demo(commands.add_parser("demo", help="optimise two correlated tasks and draw what happened"))
+    _add_reproduce(commands.add_parser("reproduce", help="run the paper's experiments", epilog=_panel_list()))
     options = parser.parse_args(arguments)
+    try:
+        options.run(options)
+    except (ValueError, OSError) as error:
+        parser.exit(2, f"mtbo-torch: {error}\n")
+
+
+def _add_demo(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--trials", type=_positive, default=10, help="independent functions (default: 10)")
+    parser.add_argument("--rounds", type=_positive, default=100, help="evaluations in each (default: 100)")
+    parser.add_argument("--out", type=Path, default=Path("demo.png"), help="the picture (default: demo.png)")
+    parser.set_defaults(run=_run_demo)
+
+
+def _run_demo(options: argparse.Namespace) -> None:
     if not options.out.resolve().parent.is_dir():
-        parser.error(f"--out should lie in an existing folder, got {options.out}. Create the folder first.")
+        raise ValueError(f"--out should lie in an existing folder, got {options.out}. Create the folder first.")
     demo(options.trials, options.rounds, options.out)
+
+
+def _add_reproduce(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("panels", nargs="+", metavar="PANEL", help="names of panels, or all")
+    add("--trials", type=_positive, default=paper.NUM_TRIALS, help="independent trials (default: %(default)s)")
+    add("--rounds", type=_positive, default=paper.NUM_ROUNDS, help="rounds of each (default: %(default)s)")
+    add("--algorithms", nargs="+", metavar="NAME", help=f"of {', '.join(ALGORITHMS)} (default: all but the last two)")
+    add("--out", type=Path, default=Path("results"), help="the folder for everything (default: %(default)s)")
+    add("--seed", type=_count, default=0, help="all randomness follows from it (default: %(default)s)")
+    add("--device", default="cpu", help="such as cuda (default: %(default)s)")
+    add("--dtype", default="float64", help="float64 or float32 (default: %(default)s)")
+    add("--batch", type=_positive, default=paper.NUM_TRIALS, help="trials side by side (default: %(default)s)")
+    add("--norm-bound", default="exact", help="exact, where it is known, or paper (default: %(default)s)")
+    add("--sensor-data", type=Path, help="a folder with data.txt and mote_locs.txt, or a tidy CSV file")
+    add("--soil-data", type=Path, help="the Jura data as a CSV file")
+    add("--executor", default="local", help="local or dask (default: %(default)s)")
+    add("--scheduler", metavar="ADDRESS", help="of the Dask scheduler, such as tcp://host:8786")
+    parser.set_defaults(run=_run_reproduce)
+
+
+def _panel_list() -> str:
+    return "panels: " + "; ".join(f"{name}: {panel.title}" for name, panel in PANELS.items())
+
+
+def _run_reproduce(options: argparse.Namespace) -> None:
+    panels = list(PANELS) if "all" in options.panels else named("PANEL", options.panels, list(PANELS))
+    algorithms = DEFAULT_ALGORITHMS
+    if options.algorithms:
+        algorithms = tuple(named("--algorithms", options.algorithms, list(ALGORITHMS)))
+    settings = Settings(
+        seed=options.seed,
+        rounds=options.rounds,
+        dtype=_one_of("--dtype", options.dtype, ("float64", "float32")),
+        device=_device(options.device),
+        norm_bound=_one_of("--norm-bound", options.norm_bound, ("exact", "paper")),
+    )
+    scheduler = _scheduler(options)
+    files = (("sensor", options.sensor_data, load_sensors), ("soil", options.soil_data, load_soil))
+    fields = {kind: load(path) for kind, path, load in files if path is not None}
+    for kind, problem in fields.items():
+        print(f"{kind} data: {problem.report}")
+    request = Request(panels, options.out, settings, algorithms, options.trials, options.batch, fields, scheduler)
+    results, notes = reproduce(request)
+    for note in notes:
+        print(note)
+    if not results:
+        return
+    for result in results:
+        write_panel(result, options.out)
+    index = write_index(options.out, notes)
+    for result in results:
+        name, regret = result.panel.name, REGRET_NAMES[result.panel.metric]
+        print(f"\n{name}: {result.panel.title}, {regret}, mean ± standard deviation")
+        _print_table(result.curves)
+        for verdict in verdicts(options.out, name):
+            print(f"  {verdict}")
+    print(f"\nFigures and tables are in {index}")
+
+
+def _one_of(name: str, value: str, known: Sequence[str]) -> str:
+    return named(name, [value], known)[0]
+
+
+def _device(name: str) -> str:
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).split("\n", 1)[0].rstrip(".")
+        raise ValueError(f"--device should be usable on this machine, got {name} ({reason}). Use cpu.") from error
+    return name
+
+
+def _scheduler(options: argparse.Namespace) -> str | None:
+    executor = _one_of("--executor", options.executor, ("local", "dask"))
+    if executor == "local":
+        if options.scheduler is not None:
+            raise ValueError("--scheduler should only be given with --executor dask, got it without. Add the latter.")
+        return None
+    if options.scheduler is None:
+        raise ValueError("--executor dask should come with the address of a scheduler, got none. Add --scheduler.")
+    if importlib.util.find_spec("distributed") is None:
+        raise ValueError("--executor dask needs dask.distributed, got none installed. Install mtbo_torch[cluster].")
+    address: str = options.scheduler
+    return address
 
 
 def demo(trials: int, rounds: int, out: Path) -> None:
@@ -51,6 +154,7 @@ def demo(trials: int, rounds: int, out: Path) -> None:
         )
         for name, points in (("MT-KB", chosen), ("random search", random))
     }
+    print("time-average regret, mean ± standard deviation")
     _print_table(curves)
     save_demo(curves, values[-1], chosen[-1], out)
     print(f"The picture is in {out}")
@@ -78,37 +182,38 @@ def _optimise(functions: list[RKHSFunction], domain: Tensor, rounds: int) -> tup
         seed=list(range(len(functions))),
     )
     chosen, weights = [], []
-    for _ in _progress(range(rounds), "optimising"):
-        x = strategy.ask()
-        y = torch.stack([f(points) for f, points in zip(functions, x, strict=True)])
-        strategy.tell(x, y + noise_scale * torch.randn(y.shape, generator=generator, dtype=y.dtype))
-        chosen.append(y)
-        weights.append(strategy.asked_weights)
+    with progress_bar(rounds, "optimising") as bar:
+        for _ in range(rounds):
+            x = strategy.ask()
+            y = torch.stack([f(points) for f, points in zip(functions, x, strict=True)])
+            strategy.tell(x, y + noise_scale * torch.randn(y.shape, generator=generator, dtype=y.dtype))
+            chosen.append(y)
+            weights.append(strategy.asked_weights)
+            bar.update(1)
     return torch.cat(chosen, dim=-2), torch.cat(weights, dim=-2)
 
 
 def _print_table(curves: dict[str, Tensor]) -> None:
     rounds = next(iter(curves.values())).shape[-1]
-    print("time-average regret, mean ± standard deviation")
-    print(f"{'round':>8}" + "".join(f"{name:>20}" for name in curves))
+    width = max(16, *(len(name) + 2 for name in curves))
+    print(f"{'round':>8}" + "".join(f"{name:>{width}}" for name in curves))
     for t in sorted({max(1, rounds // 10), max(1, rounds // 2), rounds}):
         cells = (
             f"{curve[:, t - 1].mean():.3f} ± {curve[:, t - 1].std(correction=min(1, len(curve) - 1)):.3f}"
             for curve in curves.values()
         )
-        print(f"{t:>8}" + "".join(f"{cell:>20}" for cell in cells))
-
-
-def _progress(items: Iterable[int], description: str) -> Iterable[int]:
-    try:
-        from tqdm.auto import tqdm
-    except ImportError:
-        return items
-    return tqdm(items, desc=description, disable=None)
+        print(f"{t:>8}" + "".join(f"{cell:>{width}}" for cell in cells))
 
 
 def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"should be at least 1, got {value}")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"should not be negative, got {value}")
     return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 import torch
 from botorch.utils.multi_objective.box_decompositions import DominatedPartitioning
@@ -10,6 +11,9 @@ from botorch.utils.multi_objective.pareto import is_non_dominated
 from torch import Tensor
 
 from mtbo_torch.scalarizations import Scalarization
+
+# Beyond, the hypervolume takes longer than the run.
+MOST_TASKS_OF_HYPERVOLUME = 4
 
 
 def scalarized_regret(scalarization: Scalarization, achieved: Tensor, attainable: Tensor) -> Tensor:
@@ -70,6 +74,8 @@ class RegretTracker:
     * ``simple_regret``: the regret, for the round's weights, of the best point so far
     * ``bayes_regret``: :math:`R_B(t)`, the mean of that over fixed weights
     * ``front_share``: the share of the Pareto front's points found so far, on a finite domain
+    * ``hypervolume_share``: the share of the attainable hypervolume above the worst values, on a finite domain with
+      few tasks, in the last round of a block (NaN in the others)
 
     Args:
         scalarization: The class of :math:`s_\lambda`.
@@ -101,6 +107,11 @@ class RegretTracker:
         self._bayes_best: Tensor | None = None
         self.state: dict[str, Tensor] = {}
 
+    @cached_property
+    def _volumes(self) -> list[float]:
+        assert self.attainable is not None
+        return [hypervolume(Y, Y.amin(dim=0)) for Y in self.attainable]
+
     def update(self, weights: Tensor, values: Tensor) -> dict[str, Tensor]:
         """The regrets in ``q`` more rounds with weights and noiseless values ``b x q x n``, each ``b x q``."""
         b, q, _ = values.shape
@@ -126,13 +137,36 @@ class RegretTracker:
         }
         self.state |= {"total": total[:, -1], "values": history, "bayes": bayes[..., -1]}
         if self.attainable is not None and self.front is not None:
-            found = (values.unsqueeze(-2) == self.attainable.unsqueeze(-3)).all(dim=-1).cummax(dim=-2).values
-            found = found | self.state.get("found", torch.zeros_like(self.front)).unsqueeze(-2)
-            columns["front_share"] = (found & self.front.unsqueeze(-2)).sum(dim=-1) / self.front.sum(
-                dim=-1, keepdim=True
-            )
-            self.state["found"] = found[:, -1]
+            columns |= self._front_columns(values, self.attainable, self.front)
         return columns
+
+    def _front_columns(self, values: Tensor, attainable: Tensor, front: Tensor) -> dict[str, Tensor]:
+        found = (values.unsqueeze(-2) == attainable.unsqueeze(-3)).all(dim=-1).cummax(dim=-2).values
+        before = self.state.get("found", torch.zeros_like(front))
+        found = found | before.unsqueeze(-2)
+        share = (found & front.unsqueeze(-2)).sum(dim=-1) / front.sum(dim=-1, keepdim=True)
+        columns = {"front_share": share.to(values)}
+        if values.shape[-1] <= MOST_TASKS_OF_HYPERVOLUME:
+            old = self.state.get("hypervolume", values.new_zeros(len(values))).tolist()
+            masks, past = (_non_dominated_among(attainable, mask) for mask in (found[:, -1], before))
+            volumes = [
+                hypervolume(Y[mask], Y.amin(dim=0)) / total if changed else value
+                for Y, mask, total, changed, value in zip(
+                    attainable, masks, self._volumes, (masks != past).any(dim=-1).tolist(), old, strict=True
+                )
+            ]
+            self.state["hypervolume"] = values.new_tensor(volumes)
+            column = torch.full_like(share, torch.nan, dtype=values.dtype)
+            column[:, -1] = self.state["hypervolume"]
+            columns["hypervolume_share"] = column
+        self.state["found"] = found[:, -1]
+        return columns
+
+
+def _non_dominated_among(attainable: Tensor, found: Tensor) -> Tensor:
+    """``b x N``, which of the found points no other found point dominates."""
+    worst = attainable.amin(dim=-2, keepdim=True) - 1
+    return is_non_dominated(torch.where(found.unsqueeze(-1), attainable, worst), deduplicate=False) & found
 
 
 def _round_numbers(values: Tensor) -> Tensor:

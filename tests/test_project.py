@@ -30,6 +30,7 @@ ORDER = (
     "metrics",
     "experiments",
     "plotting",
+    "report",
     "cli",
 )
 

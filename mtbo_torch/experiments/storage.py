@@ -1,0 +1,213 @@
+"""Results on disk: a tidy table that grows, and a state from which a killed run continues."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pickle
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mtbo_torch.experiments.algorithms import ALGORITHMS
+
+REGRETS = (
+    "regret",
+    "average_regret",
+    "simple_regret",
+    "bayes_regret",
+    "front_share",
+    "hypervolume_share",
+    "certificate",
+)
+KEYS = ("algorithm", "trial", "round")
+ELSEWHERE = "Choose another folder with --out, or delete this one."
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Put a file in place at once: whoever looks sees the old one or the new one."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+class Store:
+    """The folder of one experiment.
+
+    ``results.csv`` is the table, one line for each algorithm, trial and round. ``state.pt`` says how much of it counts
+    and how to go on; lines beyond that are what a killed run left behind. Rows are written first and the state last, so
+    a table with fewer lines than the state counts has been cut by somebody else.
+
+    Args:
+        folder: Where the experiment's files are.
+        settings: Everything that decides its numbers.
+        sizes: The number of columns of weights, x and y.
+
+    Raises:
+        ValueError: If the folder holds results of other settings, or files that are damaged.
+    """
+
+    def __init__(self, folder: Path, settings: dict[str, Any], sizes: tuple[int, int, int]) -> None:
+        self.folder, self.settings = folder, json.loads(json.dumps(settings))
+        wide = [f"{name}_{i + 1}" for name, size in zip(("weights", "x", "y"), sizes, strict=True) for i in range(size)]
+        self.header = [*KEYS, *wide, *REGRETS]
+        self.rounds: dict[str, dict[int, int]] = {}
+        self.seconds: dict[str, float] = {}
+        self.active: dict[str, Any] | None = None
+        self._is_clean = True
+        if self._path("settings.json").exists() or self._path("results.csv").exists():
+            self._read()
+
+    def _path(self, name: str) -> Path:
+        return self.folder / name
+
+    def done(self, algorithm: str) -> set[int]:
+        """The trials of an algorithm that are complete."""
+        wanted = self.settings["rounds"]
+        return {trial for trial, count in self.rounds.get(algorithm, {}).items() if count == wanted}
+
+    def begin(self) -> None:
+        """Make the folder ready for more rows; forget what a killed run left behind."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self._path("settings.json").exists():
+            write_atomically(self._path("settings.json"), json.dumps(self.settings, indent=2).encode())
+        if not self._path("results.csv").exists():
+            self._write_table([])
+        elif not self._is_clean:
+            self._write_table(self._counted(self._rows()))
+        self._is_clean = True
+
+    def append(
+        self,
+        algorithm: str,
+        trials: Sequence[int],
+        first_round: int,
+        columns: dict[str, Tensor],
+        seconds: float,
+        active: dict[str, Any] | None,
+    ) -> None:
+        """Add the rounds of some trials, and how to go on from there if the run is not at its end."""
+        count = columns["regret"].shape[1]
+        lines = self._lines(algorithm, trials, first_round, columns)
+        self._is_clean = False
+        with self._path("results.csv").open("a", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(lines)
+            file.flush()
+            os.fsync(file.fileno())
+        self.rounds.setdefault(algorithm, {}).update(dict.fromkeys(trials, first_round + count - 1))
+        self.seconds[algorithm] = self.seconds.get(algorithm, 0.0) + seconds
+        self.active = active
+        self._commit()
+        self._is_clean = True
+
+    def finish(self) -> None:
+        """Put the table in order: the same one, in whatever order its parts came."""
+        order = {name: i for i, name in enumerate(ALGORITHMS)}
+        rows = sorted(self._counted(self._rows()), key=lambda row: (order[row[0]], int(row[1]), int(row[2])))
+        self._write_table(rows)
+
+    def curves(self, algorithms: Sequence[str], trials: int) -> dict[str, dict[str, Tensor]]:
+        """For each algorithm and column of regrets ``trials x rounds`` numbers, NaN where there are none."""
+        shape = (trials, self.settings["rounds"], len(REGRETS))
+        values = {name: torch.full(shape, torch.nan, dtype=torch.double) for name in algorithms}
+        for row in self._counted(self._rows()):
+            if row[0] in values and int(row[1]) < trials:
+                numbers = [float(cell or "nan") for cell in row[-len(REGRETS) :]]
+                values[row[0]][int(row[1]), int(row[2]) - 1] = torch.tensor(numbers, dtype=torch.double)
+        return {name: dict(zip(REGRETS, table.unbind(dim=-1), strict=True)) for name, table in values.items()}
+
+    def _lines(
+        self, algorithm: str, trials: Sequence[int], first_round: int, columns: dict[str, Tensor]
+    ) -> Iterable[list[str]]:
+        wide = torch.cat([columns[name] for name in ("weights", "x", "y")], dim=-1).tolist()
+        absent = torch.full_like(columns["regret"], torch.nan)
+        regrets = torch.stack([columns.get(name, absent) for name in REGRETS], dim=-1).tolist()
+        for i, trial in enumerate(trials):
+            for j, (cells, scores) in enumerate(zip(wide[i], regrets[i], strict=True)):
+                numbers = ["" if value != value else repr(value) for value in (*cells, *scores)]
+                yield [algorithm, str(trial), str(first_round + j), *numbers]
+
+    def _commit(self) -> None:
+        state = {"rounds": self.rounds, "seconds": self.seconds, "active": self.active}
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        write_atomically(self._path("state.pt"), buffer.getvalue())
+
+    def _write_table(self, rows: list[list[str]]) -> None:
+        text = "\n".join(",".join(row) for row in [self.header, *rows]) + "\n"
+        write_atomically(self._path("results.csv"), text.encode())
+
+    def _rows(self) -> list[list[str]]:
+        """All lines of the table but the header; a last line without its end is not one."""
+        text = self._path("results.csv").read_text()
+        lines = text.split("\n")
+        self._is_clean &= lines[-1] == ""
+        return [line.split(",") for line in lines[1:-1]]
+
+    def _counted(self, rows: list[list[str]]) -> list[list[str]]:
+        return [row for row in rows if int(row[2]) <= self.rounds.get(row[0], {}).get(int(row[1]), 0)]
+
+    def _read(self) -> None:
+        table, state_file = self._path("results.csv"), self._path("state.pt")
+        if not self._path("settings.json").exists() or (state_file.exists() and not table.exists()):
+            raise ValueError(f"{self.folder} should hold settings.json and results.csv, got one of them. {ELSEWHERE}")
+        try:
+            theirs = json.loads(self._path("settings.json").read_text())
+        except ValueError as error:
+            raise ValueError(f"{self.folder}/settings.json should be JSON, got: {error}. {ELSEWHERE}") from error
+        different = _differences(theirs, self.settings)
+        if different:
+            raise ValueError(
+                f"{self.folder} should hold results of the same settings, got others: {'; '.join(different)}. "
+                f"{ELSEWHERE}"
+            )
+        if state_file.exists():
+            try:
+                state = torch.load(state_file, weights_only=True)
+                self.rounds, self.seconds, self.active = state["rounds"], state["seconds"], state["active"]
+            except (RuntimeError, EOFError, KeyError, TypeError, ValueError, pickle.UnpicklingError) as error:
+                raise ValueError(
+                    f"{state_file} should be readable, got: {str(error).splitlines()[0]}. {ELSEWHERE}"
+                ) from error
+        if table.exists():
+            self._check_table(table)
+
+    def _check_table(self, table: Path) -> None:
+        if table.read_text().split("\n", 1)[0] != ",".join(self.header):
+            raise ValueError(f"{table} should begin with the columns of this version, got others. {ELSEWHERE}")
+        try:
+            rows = self._rows()
+            counted = self._counted(rows)
+        except (IndexError, ValueError) as error:
+            raise ValueError(f"{table} should be a table as it was written, got a damaged line. {ELSEWHERE}") from error
+        if any(len(row) != len(self.header) for row in counted):
+            raise ValueError(f"{table} should be a table as it was written, got a damaged line. {ELSEWHERE}")
+        seen = Counter((row[0], int(row[1])) for row in counted)
+        expected = {(name, trial): n for name, trials in self.rounds.items() for trial, n in trials.items()}
+        missing = sum(max(0, count - seen[key]) for key, count in expected.items())
+        if missing or sum(seen.values()) != sum(expected.values()):
+            raise ValueError(
+                f"{table} should have {sum(expected.values()):,} rows, got {sum(seen.values()):,}: "
+                f"it was cut or changed. {ELSEWHERE}"
+            )
+        self._is_clean &= len(counted) == len(rows)
+
+
+def _differences(theirs: Any, ours: Any, name: str = "") -> list[str]:
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        keys = sorted(theirs.keys() | ours.keys())
+        return [part for key in keys for part in _differences(theirs.get(key), ours.get(key), f"{name} {key}".strip())]
+    return [] if theirs == ours else [f"{name} is {theirs} there and {ours} here"]

@@ -1,0 +1,203 @@
+"""What a reproduction leaves behind for people: figures, tables, and a page that shows them all."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import math
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from torch import Tensor
+
+from mtbo_torch.experiments.panels import PANELS, Claim
+from mtbo_torch.experiments.reproduce import PanelResult
+from mtbo_torch.experiments.storage import write_atomically
+from mtbo_torch.problems.paper import OPEN_CHOICES
+
+NEAR = 0.25
+REGRET_NAMES = {"average_regret": "time-average cumulative regret", "bayes_regret": "Bayes regret"}
+FINALS = ("average_regret", "bayes_regret", "simple_regret", "front_share", "hypervolume_share", "certificate")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether what the paper claims was seen.
+
+    Attributes:
+        claim: What the paper says.
+        seen: None if it cannot be told from what was run.
+        evidence: The numbers.
+    """
+
+    claim: str
+    seen: bool | None
+    evidence: str
+
+    def __str__(self) -> str:
+        word = {True: "seen", False: "not seen", None: "cannot be told"}[self.seen]
+        return f"{self.claim}: {word} ({self.evidence})"
+
+
+def judge(claim: Claim, finals: dict[str, list[float]], elsewhere: dict[str, list[float]] | None = None) -> Verdict:
+    """Compare the final regrets of all trials, curve by curve."""
+    if not set(claim.curves) <= finals.keys():
+        return Verdict(claim.text, None, "not all of its algorithms were run")
+    means = [fmean(finals[label]) for label in claim.curves]
+    if claim.kind == "falls":
+        evidence = ", ".join(f"{label}: {_short(mean)}" for label, mean in zip(claim.curves, means, strict=True))
+        return Verdict(claim.text, means == sorted(means), evidence)
+    if claim.kind == "near":
+        return Verdict(claim.text, abs(means[0] - means[1]) <= NEAR * means[1], _compared(claim, finals))
+    if claim.kind == "below":
+        return Verdict(claim.text, means[0] < means[1], _compared(claim, finals))
+    if elsewhere is None or not set(claim.curves) <= elsewhere.keys():
+        return Verdict(claim.text, None, f"{claim.elsewhere} was not run")
+    here, there = means[1] / means[0], fmean(elsewhere[claim.curves[1]]) / fmean(elsewhere[claim.curves[0]])
+    return Verdict(claim.text, here > there, f"ratio {here:.2f} here, {there:.2f} in {claim.elsewhere}")
+
+
+def _compared(claim: Claim, finals: dict[str, list[float]]) -> str:
+    first, second = (finals[label] for label in claim.curves)
+    gaps = [b - a for a, b in zip(first, second, strict=True)]
+    error = stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else math.nan
+    return f"{_short(fmean(first))} against {_short(fmean(second))}, gap {_short(fmean(gaps))} ± {_short(error)}"
+
+
+def write_panel(result: PanelResult, out: Path) -> None:
+    """The figure (PNG and SVG), ``summary.csv`` and ``panel.json`` of a panel, in a folder of its own."""
+    from mtbo_torch.plotting import save_panel
+
+    name, metric = result.panel.name, result.panel.metric
+    folder = out / name
+    folder.mkdir(parents=True, exist_ok=True)
+    certificates = {
+        label: columns["certificate"]
+        for label, columns in result.columns.items()
+        if metric == "average_regret" and not columns["certificate"].isnan().any()
+    }
+    save_panel(
+        f"{name}: {result.panel.title}",
+        REGRET_NAMES[metric],
+        result.curves,
+        certificates,
+        [folder / f"{name}.png", folder / f"{name}.svg"],
+    )
+    finals = {label: _finals(columns) for label, columns in result.columns.items()}
+    write_atomically(folder / "summary.csv", _summary(finals, metric, result.seconds).encode())
+    facts = {
+        "panel": name,
+        "trials": len(next(iter(result.curves.values()))),
+        "finals": finals,
+        "seconds": result.seconds,
+        "settings": result.settings,
+        "versions": _versions(),
+    }
+    write_atomically(folder / "panel.json", json.dumps(facts, indent=1).encode())
+
+
+def verdicts(out: Path, name: str) -> list[Verdict]:
+    """What became of a panel's claims, from the files in the folder."""
+    panel, stored = PANELS[name], _stored(out)
+    finals = {label: columns[panel.metric] for label, columns in stored[name]["finals"].items()}
+    others = {
+        other: {label: columns[PANELS[other].metric] for label, columns in facts["finals"].items()}
+        for other, facts in stored.items()
+    }
+    return [judge(claim, finals, others.get(claim.elsewhere or "")) for claim in panel.claims]
+
+
+def write_index(out: Path, notes: Sequence[str] = ()) -> Path:
+    """``index.html`` for all panels in the folder."""
+    stored = _stored(out)
+    sections = "\n".join(_section(out, name, facts) for name, facts in stored.items())
+    skipped = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
+    choices = "".join(f"<tr><td>{html.escape(a)}</td><td>{html.escape(b)}</td></tr>" for a, b in OPEN_CHOICES)
+    path = out / "index.html"
+    page = PAGE.format(sections=sections, skipped=skipped, choices=choices)
+    write_atomically(path, page.encode())
+    return path
+
+
+def _stored(out: Path) -> dict[str, dict[str, Any]]:
+    paths = {name: out / name / "panel.json" for name in PANELS}
+    return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+
+
+def _section(out: Path, name: str, facts: dict[str, Any]) -> str:
+    panel = PANELS[name]
+    names = [column for column in FINALS if any(column in finals for finals in facts["finals"].values())]
+    head = "".join(f"<th>{column.replace('_', ' ')}</th>" for column in names)
+    rows = "".join(
+        f"<tr><td>{html.escape(label)}</td>"
+        + "".join(f"<td>{_mean_and_sd(finals.get(column))}</td>" for column in names)
+        + f"<td>{facts['seconds'][label]:.1f}</td></tr>"
+        for label, finals in facts["finals"].items()
+    )
+    marks = {True: "✓", False: "✗", None: "?"}
+    items = "".join(f"<li>{marks[v.seen]} {html.escape(str(v))}</li>" for v in verdicts(out, name))
+    details = html.escape(json.dumps({"settings": facts["settings"], "versions": facts["versions"]}, indent=1))
+    return (
+        f'<section id="{name}"><h2>{name}: {html.escape(panel.title)}</h2>'
+        f'<img src="{name}/{name}.svg" alt="{REGRET_NAMES[panel.metric]} of every algorithm over the rounds">'
+        f"<p>{facts['trials']} trials; final values, mean ± standard deviation; {REGRET_NAMES[panel.metric]} is drawn. "
+        f'<a href="{name}/{name}.png">PNG</a> <a href="{name}/summary.csv">summary.csv</a> '
+        + " ".join(f'<a href="runs/{run}/results.csv">{run}</a>' for run in panel.experiments.values())
+        + f"</p><table><tr><th></th>{head}<th>seconds</th></tr>{rows}</table>"
+        f"<p>What the paper claims:</p><ul>{items}</ul>"
+        f"<details><summary>settings and versions</summary><pre>{details}</pre></details></section>"
+    )
+
+
+def _finals(columns: dict[str, Tensor]) -> dict[str, list[float]]:
+    """The last value of every column that has one in every trial."""
+    last = {name: columns[name][:, -1] for name in FINALS}
+    return {name: values.tolist() for name, values in last.items() if not values.isnan().any()}
+
+
+def _summary(finals: dict[str, dict[str, list[float]]], metric: str, seconds: dict[str, float]) -> str:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["algorithm", f"final_{metric}_mean", f"final_{metric}_sd", "seconds"])
+    for label, columns in finals.items():
+        values = columns[metric]
+        sd = stdev(values) if len(values) > 1 else math.nan
+        writer.writerow([label, f"{fmean(values):.6g}", f"{sd:.6g}", f"{seconds[label]:.3f}"])
+    return buffer.getvalue()
+
+
+def _mean_and_sd(values: list[float] | None) -> str:
+    if not values:
+        return ""
+    return f"{_short(fmean(values))} ± {_short(stdev(values))}" if len(values) > 1 else _short(values[0])
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def _versions() -> dict[str, str]:
+    packages = ("mtbo_torch", "torch", "gpytorch", "linear_operator", "botorch")
+    return {"python": platform.python_version()} | {name: version(name) for name in packages}
+
+
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>mtbo_torch: the paper's experiments</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em; color: #222; }}
+img {{ max-width: 100%; }} table {{ border-collapse: collapse; font-size: 14px; }}
+td, th {{ border-bottom: 1px solid #ddd; padding: 0.2em 0.8em; text-align: left; }} pre {{ font-size: 12px; }}
+</style></head><body>
+<h1>The paper's experiments</h1>
+<p>Chowdhury &amp; Gopalan, <em>No-regret Algorithms for Multi-task Bayesian Optimization</em>, as run here.</p>
+{skipped}{sections}
+<h2>What the paper leaves open</h2><table>{choices}</table>
+</body></html>
+"""
