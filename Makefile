@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test bench bench-nystrom clean
+.PHONY: demo test bench bench-nystrom bench-batching clean
 
 demo: $(READY)
 	$(BIN)/mtbo-torch demo
@@ -18,6 +18,9 @@ bench: $(READY)
 
 bench-nystrom: $(READY)
 	$(BIN)/python benchmarks/nystrom.py
+
+bench-batching: $(READY)
+	$(BIN)/python benchmarks/batching.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

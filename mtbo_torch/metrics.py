@@ -110,7 +110,8 @@ class RegretTracker:
     @cached_property
     def _volumes(self) -> list[float]:
         assert self.attainable is not None
-        return [hypervolume(Y, Y.amin(dim=0)) for Y in self.attainable]
+        # NaN where there is none: every point of the front is worst in some task.
+        return [hypervolume(Y, Y.amin(dim=0)) or torch.nan for Y in self.attainable]
 
     def update(self, weights: Tensor, values: Tensor) -> dict[str, Tensor]:
         """The regrets in ``q`` more rounds with weights and noiseless values ``b x q x n``, each ``b x q``."""
@@ -144,9 +145,9 @@ class RegretTracker:
         found = (values.unsqueeze(-2) == attainable.unsqueeze(-3)).all(dim=-1).cummax(dim=-2).values
         before = self.state.get("found", torch.zeros_like(front))
         found = found | before.unsqueeze(-2)
-        share = (found & front.unsqueeze(-2)).sum(dim=-1) / front.sum(dim=-1, keepdim=True)
-        columns = {"front_share": share.to(values)}
-        if values.shape[-1] <= MOST_TASKS_OF_HYPERVOLUME:
+        share = (found & front.unsqueeze(-2)).sum(dim=-1).to(values) / front.sum(dim=-1, keepdim=True)
+        columns = {"front_share": share}
+        if 1 < values.shape[-1] <= MOST_TASKS_OF_HYPERVOLUME:
             old = self.state.get("hypervolume", values.new_zeros(len(values))).tolist()
             masks, past = (_non_dominated_among(attainable, mask) for mask in (found[:, -1], before))
             volumes = [
@@ -156,7 +157,7 @@ class RegretTracker:
                 )
             ]
             self.state["hypervolume"] = values.new_tensor(volumes)
-            column = torch.full_like(share, torch.nan, dtype=values.dtype)
+            column = torch.full_like(share, torch.nan)
             column[:, -1] = self.state["hypervolume"]
             columns["hypervolume_share"] = column
         self.state["found"] = found[:, -1]

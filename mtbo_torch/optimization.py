@@ -14,6 +14,7 @@ from torch import Tensor
 
 # At a kink, of which a Chebyshev scalarisation has many, a longer search along a line finds nothing more.
 LONGEST_LINE_SEARCH = 10
+FLAT = 1e-6
 
 
 def maximise(
@@ -62,8 +63,11 @@ def maximise(
 
 
 def _starts(points: Tensor, values: Tensor, count: int, seed: int) -> Tensor:
+    # A function may be flat, as an acquisition is before the first observation: every point is a maximiser, and
+    # rounding shall not choose.
+    if values.max() - values.min() <= FLAT * values.abs().max():
+        values = torch.zeros_like(values)
     with manual_seed(seed), warnings.catch_warnings():
-        # A function may be flat, as an acquisition is before the first observation: every point is a maximiser.
         warnings.simplefilter("ignore", BadInitialCandidatesWarning)
         return initialize_q_batch(points.unsqueeze(-2), values, count)[0].squeeze(-2)
 

@@ -21,7 +21,7 @@ def plot_regret(curves: Mapping[str, Tensor], ax: Axes | None = None, ylabel: st
     ax = plt.gca() if ax is None else ax
     for i, (name, curve) in enumerate(curves.items()):
         _mean_and_spread(ax, curve, COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS)], name)
-    ax.set(xlabel="round", ylabel=ylabel, xlim=(1, None), ylim=(0, None))
+    ax.set(xlabel="round", ylabel=ylabel, xlim=(1, None))
     ax.legend(frameon=False)
     return ax
 
@@ -65,7 +65,7 @@ def save_demo(curves: Mapping[str, Tensor], attainable: Tensor, chosen: Tensor, 
     """The picture of ``mtbo-torch demo``: regret over all trials, and the choices of the last one."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
     trials = len(next(iter(curves.values())))
-    plot_regret(curves, left).set_title(f"{trials} functions, mean and standard deviation")
+    plot_regret(curves, left).set(title=f"{trials} functions, mean and standard deviation", ylim=(0, None))
     plot_pareto(attainable, chosen, right).set_title("the last one: what MT-KB chose")
     figure.savefig(path, dpi=150)
     plt.close(figure)
@@ -77,7 +77,7 @@ def save_panel(
     """A panel of the paper: the regret of every algorithm, and beside it the certificates, if there are any."""
     count = 2 if certificates else 1
     figure, axes = plt.subplots(1, count, figsize=(5.5 * count, 4), layout="constrained", squeeze=False)
-    plot_regret(curves, axes[0, 0], ylabel).set(title=title, yscale="log", ylim=(None, None))
+    plot_regret(curves, axes[0, 0], ylabel).set(title=title, yscale="log")
     if certificates:
         plot_certificate(curves, certificates, axes[0, 1]).set_title("what Theorems 2 and 3 guarantee")
     for path in paths:

@@ -160,3 +160,45 @@ def nystrom_radius(gain: float, b: float, sigma: float, eta: float, delta: float
     rho = (1 + epsilon) / (1 - epsilon)
     deviation = math.sqrt(2 * math.log(2 / delta) + rho * 2 * gain)
     return b * (1 + 1 / math.sqrt(1 - epsilon)) + sigma / math.sqrt(eta) * deviation
+
+
+def cut(gamma: Gamma) -> Gamma:
+    """The same tasks without what they share."""
+    return lambda x, y: np.diag(np.diag(gamma(x, y)))
+
+
+def largest_gain(gamma: Gamma, X: np.ndarray, eta: float, n: int) -> float:
+    """max_j 1/2 log det(I + K_j / eta), task by task."""
+    gains = []
+    for j in range(n):
+        K = np.array([[gamma(x, y)[j, j] for y in X] for x in X]).reshape(len(X), len(X))
+        gains.append(0.5 * np.linalg.slogdet(np.eye(len(X)) + K / eta)[1])
+    return max(gains)
+
+
+def independent_radius(gain: float, n: int, b: float, sigma: float, eta: float, delta: float) -> float:
+    """GP-UCB's radius (Chowdhury & Gopalan 2017, Theorem 2), times sqrt(n)."""
+    return math.sqrt(n) * (b + sigma / math.sqrt(eta) * math.sqrt(2 * (gain + 1 + math.log(1 / delta))))
+
+
+def independent_nystrom_radius(
+    variances: np.ndarray, kappa2: float, n: int, b: float, sigma: float, eta: float, delta: float, epsilon: float
+) -> float:
+    """BKB's radius (Calandriello et al. 2019, Theorem 2), times sqrt(n); variances t x n at the t points observed."""
+    rho, t = (1 + epsilon) / (1 - epsilon), len(variances)
+    total = max(sum(variances[s][j] / eta for s in range(t)) for j in range(n))
+    noise = 2 * sigma * math.sqrt(rho * math.log(kappa2 * t) * total + math.log(1 / delta))
+    return math.sqrt(n) * (noise + (1 + 1 / math.sqrt(1 - epsilon)) * math.sqrt(eta) * b) / math.sqrt(eta)
+
+
+def theorem_2(
+    L: float, b: float, sigma: float, eta: float, delta: float, kappa: float, gain: float, norms: list
+) -> float:
+    """The printed right-hand side with the realised gain, norms ||Gamma_t(x_t, x_t)|| after each observation."""
+    radius = b + sigma / math.sqrt(eta) * math.sqrt(2 * (math.log(1 / delta) + gain))
+    return 2 * L * radius * math.sqrt((1 + kappa / eta) * len(norms) * sum(norms))
+
+
+def perturbed_sine(x: float, weights: list[float]) -> float:
+    bumps = [math.exp(-((x - c) ** 2) / (2 * 0.1**2)) for c in (0.05, 0.4, 0.7)]
+    return math.sin(2 * math.pi * x) + 0.6 * sum(w * bump for w, bump in zip(weights, bumps, strict=True))

@@ -23,6 +23,7 @@ from mtbo_torch.problems import FieldProblem, paper
 
 # A killed run loses at most this and a block of rounds.
 SECONDS_BETWEEN_COMMITS = 1.0
+SECONDS_TO_CONNECT = 20
 HOW_TO_GET = {
     "sensor": (
         "it needs the Intel Berkeley lab's readings: pass --sensor-data with a folder that holds data.txt and "
@@ -102,8 +103,8 @@ def reproduce(request: Request) -> tuple[list[PanelResult], list[str]]:
         _run_locally(rest, stores)
     else:
         _run_on_cluster(rest, stores, request.scheduler)
-    for name in {part.experiment for part in parts}:
-        stores[name].finish()
+    for store in stores.values():
+        store.finish()
     return [_result(panel, stores, needed, request) for panel in panels], notes
 
 
@@ -202,7 +203,7 @@ def _run_on_cluster(parts: Sequence[Part], stores: dict[str, Store], scheduler: 
     from distributed import Client, as_completed
 
     try:
-        client = Client(scheduler, timeout=20)
+        client = Client(scheduler, timeout=SECONDS_TO_CONNECT)
     except (OSError, ValueError) as error:
         raise ValueError(
             f"--scheduler should be the address of a running Dask scheduler, got {scheduler} ({error})."

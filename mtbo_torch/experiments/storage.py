@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import os
-import pickle
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -116,8 +115,10 @@ class Store:
     def finish(self) -> None:
         """Put the table in order: the same one, in whatever order its parts came."""
         order = {name: i for i, name in enumerate(ALGORITHMS)}
-        rows = sorted(self._counted(self._rows()), key=lambda row: (order[row[0]], int(row[1]), int(row[2])))
-        self._write_table(rows)
+        rows = self._rows()
+        in_order = sorted(self._counted(rows), key=lambda row: (order[row[0]], int(row[1]), int(row[2])))
+        if in_order != rows:
+            self._write_table(in_order)
 
     def curves(self, algorithms: Sequence[str], trials: int) -> dict[str, dict[str, Tensor]]:
         """For each algorithm and column of regrets ``trials x rounds`` numbers, NaN where there are none."""
@@ -178,7 +179,7 @@ class Store:
             try:
                 state = torch.load(state_file, weights_only=True)
                 self.rounds, self.seconds, self.active = state["rounds"], state["seconds"], state["active"]
-            except (RuntimeError, EOFError, KeyError, TypeError, ValueError, pickle.UnpicklingError) as error:
+            except Exception as error:  # whatever a foreign file makes of torch.load
                 raise ValueError(
                     f"{state_file} should be readable, got: {str(error).splitlines()[0]}. {ELSEWHERE}"
                 ) from error

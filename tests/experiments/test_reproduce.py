@@ -1,0 +1,275 @@
+"""The command: what it leaves, that it survives being killed, and that a cluster gives the same."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from mtbo_torch.cli import main
+from mtbo_torch.experiments import reproduce as module
+from mtbo_torch.experiments.panels import Claim, Settings
+from mtbo_torch.experiments.reproduce import Request, reproduce
+from mtbo_torch.experiments.storage import Store
+from mtbo_torch.report import judge
+
+pytestmark = pytest.mark.usefixtures("plain_pictures")
+FAST = ["--trials", "2", "--rounds", "12"]
+RUNS = "runs/rkhs-2-chebyshev"
+# Commits after every block of rounds, to be killed in between.
+IMPATIENT = (
+    "import sys; from mtbo_torch.experiments import reproduce; reproduce.SECONDS_BETWEEN_COMMITS = 0.0; "
+    "from mtbo_torch.cli import main; main(sys.argv[1:])"
+)
+
+
+@pytest.fixture
+def plain_pictures() -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+
+
+def table(out: Path, run: str = RUNS) -> bytes:
+    return (out / run / "results.csv").read_bytes()
+
+
+def test_a_panel_leaves_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["reproduce", "fig1b", *FAST, "--out", str(tmp_path)])
+    assert (tmp_path / "fig1b/fig1b.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "fig1b/fig1b.svg").read_text()
+    rows = list(csv.DictReader((tmp_path / "fig1b/summary.csv").read_text().splitlines()))
+    assert [row["algorithm"] for row in rows] == ["MT-KB", "MT-BKB", "IT-KB", "IT-BKB", "MOBO", "random", "Sobol"]
+    lines = list(csv.DictReader(table(tmp_path).decode().splitlines()))
+    assert len(lines) == 7 * 2 * 12
+    finals = [float(line["average_regret"]) for line in lines if line["algorithm"] == "MT-KB" and line["round"] == "12"]
+    assert float(rows[0]["final_average_regret_mean"]) == pytest.approx(sum(finals) / 2, rel=1e-4)
+    output = capsys.readouterr().out
+    assert "MT-KB ends below IT-KB" in output
+    page = (tmp_path / "index.html").read_text()
+    assert all(
+        text in page for text in ("fig1b/fig1b.svg", "MT-KB ends below IT-KB", "Sobol", "botorch", "sine weights")
+    )
+
+
+def test_panels_share_runs_and_more_can_be_added(tmp_path: Path) -> None:
+    main(["reproduce", "fig1b", *FAST, "--out", str(tmp_path), "--algorithms", "mtkb", "random"])
+    before = table(tmp_path)
+    main(["reproduce", "fig3a", *FAST, "--out", str(tmp_path), "--algorithms", "mtkb", "random"])
+    assert table(tmp_path) == before
+    main(
+        [
+            "reproduce",
+            "fig1b",
+            "--trials",
+            "3",
+            "--rounds",
+            "12",
+            "--out",
+            str(tmp_path),
+            "--algorithms",
+            "mobo",
+            "mtkb",
+        ]
+    )
+    rows = table(tmp_path).decode().splitlines()[1:]
+    counts = {name: sum(row.startswith(f"{name},") for row in rows) for name in ("MT-KB", "MOBO", "random")}
+    assert counts == {"MT-KB": 36, "MOBO": 36, "random": 24}
+    assert set(before.decode().splitlines()[1:]) <= set(rows)
+    page = (tmp_path / "index.html").read_text()
+    assert "fig3a/fig3a.svg" in page
+    assert "fig1b/fig1b.svg" in page
+
+
+def test_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["reproduce", "fig1a", *FAST, "--out", str(tmp_path)])
+    assert "ω = 0.25" in capsys.readouterr().out
+    assert len(list((tmp_path / "runs").iterdir())) == 5
+
+
+def start(arguments: list[str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", IMPATIENT, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def test_killed_and_continued_ends_with_the_same_table(tmp_path: Path) -> None:
+    arguments = ["reproduce", "fig1b", "--trials", "2", "--rounds", "60", "--algorithms", "MT-BKB", "IT-KB", "--out"]
+    main([*arguments, str(tmp_path / "whole")])
+    out, sizes = tmp_path / "killed", []
+    for wanted in (1_000, 20_000):
+        process = start([*arguments, str(out)])
+        path = out / RUNS / "results.csv"
+        while process.poll() is None and not (path.exists() and path.stat().st_size > wanted):
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert process.returncode == -signal.SIGKILL
+        sizes.append(path.stat().st_size)
+    assert sizes[0] < sizes[1] < len(table(tmp_path / "whole"))
+    main([*arguments, str(out)])
+    assert table(out) == table(tmp_path / "whole")
+
+
+def test_an_interrupted_part_is_finished_whatever_is_asked_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_COMMITS", 0.0)
+    request = Request(["fig1b"], tmp_path / "a", Settings(rounds=30), ["MT-KB"], trials=2)
+    calls, append = [], Store.append
+
+    def failing(self: Store, *arguments: object) -> None:
+        append(self, *arguments)
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Store, "append", failing)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(request)
+    monkeypatch.setattr(Store, "append", append)
+    reproduce(Request(["fig1b"], tmp_path / "a", Settings(rounds=30), ["MOBO"], trials=1))
+    reproduce(Request(["fig1b"], tmp_path / "b", Settings(rounds=30), ["MT-KB"], trials=2))
+    reproduce(Request(["fig1b"], tmp_path / "b", Settings(rounds=30), ["MOBO"], trials=1))
+    assert table(tmp_path / "a") == table(tmp_path / "b")
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("killing", [False, True], ids=["all well", "a worker killed"])
+def test_a_cluster_gives_the_same_table(killing: bool, tmp_path: Path) -> None:
+    from distributed import LocalCluster
+
+    settings, algorithms = Settings(rounds=40), ["MT-KB", "MT-BKB", "IT-KB", "MOBO"]
+    local = Request(["fig1b"], tmp_path / "local", settings, algorithms, trials=4, batch=2)
+    reproduce(local)
+    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
+        request = Request(
+            ["fig1b"],
+            tmp_path / "cluster",
+            settings,
+            algorithms,
+            trials=4,
+            batch=2,
+            scheduler=cluster.scheduler_address,
+        )
+        victim = next(iter(cluster.workers.values())).pid
+        killer = threading.Thread(target=kill_half_way, args=(tmp_path / "cluster" / RUNS / "state.pt", victim))
+        if killing:
+            killer.start()
+        results, _ = reproduce(request)
+        if killing:
+            killer.join()
+            with pytest.raises(ProcessLookupError):
+                os.kill(victim, 0)
+    assert results[0].curves["MT-KB"].shape == (4, 40)
+    assert table(tmp_path / "cluster") == table(tmp_path / "local")
+
+
+def kill_half_way(first_result: Path, victim: int) -> None:
+    while not first_result.exists():
+        time.sleep(0.005)
+    os.kill(victim, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fig1x"], "Did you mean fig1"),
+        (["fig9"], "fig1a, fig1a-scaled"),
+        (["fig1b", "--algorithms", "MTKBB"], "Did you mean MT-BKB|Did you mean MT-KB"),
+        (["fig1b", "--device", "nonsense"], "--device should"),
+        (["fig1b", "--dtype", "float8"], "float64, float32"),
+        (["fig1b", "--norm-bound", "guess"], "exact, paper"),
+        (["fig1b", "--rounds", "0"], "at least 1"),
+        (["fig1b", "--seed", "-1"], "not be negative"),
+        (["fig1f", "--sensor-data", "/no/such/file"], "/no/such/file should"),
+        (["soil", "--soil-data", "/no/such/file"], "/no/such/file should"),
+        (["fig1b", "--executor", "dask"], "--scheduler"),
+        (["fig1b", "--executor", "slurm"], "local, dask"),
+        (["fig1b", "--scheduler", "tcp://localhost:1"], "--executor dask"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_two(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as failure:
+        main(["reproduce", *arguments, "--out", str(tmp_path / "out")])
+    assert failure.value.code == 2
+    error = capsys.readouterr().err
+    assert re.search(message, error), error
+    assert "Traceback" not in error
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_cuda(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as failure:
+        main(["reproduce", "fig1b", "--device", "cuda", "--out", str(tmp_path / "out")])
+    assert failure.value.code == 2
+    assert "--device should be usable on this machine, got cuda" in capsys.readouterr().err
+
+
+def test_an_unreachable_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS_TO_CONNECT", 1)
+    with pytest.raises(ValueError, match=r"running Dask scheduler, got tcp://127\.0\.0\.1:9"):
+        reproduce(Request(["fig1b"], tmp_path, Settings(rounds=2), ["random"], scheduler="tcp://127.0.0.1:9"))
+
+
+def test_an_output_folder_of_other_settings_or_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["reproduce", "fig1b", *FAST, "--out", str(tmp_path), "--algorithms", "random"])
+    path = tmp_path / RUNS / "results.csv"
+
+    def refused(arguments: list[str], message: str) -> None:
+        before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+        with pytest.raises(SystemExit) as failure:
+            main(["reproduce", "fig1b", "--out", str(tmp_path), *arguments])
+        assert failure.value.code == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+        assert before == {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+
+    refused(["--trials", "2", "--rounds", "13"], "rounds is 12 there and 13 here")
+    refused([*FAST, "--seed", "1"], "seed is 0 there and 1 here")
+    path.write_bytes(path.read_bytes()[:-200])
+    refused([*FAST, "--algorithms", "MT-KB"], "cut or changed")
+
+
+def test_a_panel_without_its_data_is_skipped_with_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["reproduce", "fig1f", "soil", *FAST, "--out", str(tmp_path)])
+    output = capsys.readouterr().out
+    assert "fig1f is skipped: it needs the Intel Berkeley lab's readings: pass --sensor-data" in output
+    assert "soil is skipped" in output
+
+
+def test_hypervolume_methods_are_left_out_where_they_cannot_run(tmp_path: Path) -> None:
+    request = Request(["fig1c"], tmp_path, Settings(rounds=3), ["random", "qLogNEHVI"], trials=1)
+    results, notes = reproduce(request)
+    assert notes == ["qLogNEHVI is left out of rkhs-20-chebyshev: it takes at most 4 tasks, not 20."]
+    assert list(results[0].curves) == ["random"]
+
+
+def test_claims_are_judged_by_the_numbers() -> None:
+    finals = {"a": [1.0, 3.0], "b": [2.0, 4.0], "c": [2.5, 3.4]}
+    assert judge(Claim("", "below", ("a", "b")), finals).seen is True
+    assert judge(Claim("", "below", ("b", "a")), finals).seen is False
+    assert judge(Claim("", "near", ("c", "b")), finals).seen is True
+    assert judge(Claim("", "near", ("b", "a")), finals).seen is False
+    assert judge(Claim("", "falls", ("a", "c", "b")), finals).seen is True
+    assert judge(Claim("", "falls", ("a", "b", "c")), finals).seen is False
+    assert judge(Claim("", "below", ("a", "z")), finals).seen is None
+    gap = Claim("", "gap", ("a", "b"), "fig1b")
+    assert judge(gap, finals).seen is None
+    assert judge(gap, finals, {"a": [1.0], "b": [1.2]}).seen is True
+    assert judge(gap, finals, {"a": [1.0], "b": [1.8]}).seen is False
+    assert "gap 1 ± 0" in judge(Claim("", "below", ("a", "b")), finals).evidence

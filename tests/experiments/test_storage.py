@@ -1,0 +1,152 @@
+"""Results on disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from mtbo_torch.experiments.storage import REGRETS, Store
+
+SETTINGS = {"rounds": 6, "seed": 0, "paper": {"eta": 0.1}}
+
+
+def store(folder: Path, **changes: object) -> Store:
+    return Store(folder, SETTINGS | changes, (2, 1, 2))
+
+
+def block(trials: int, rounds: int, start: float = 0.0) -> dict[str, torch.Tensor]:
+    numbers = start + torch.arange(trials * rounds, dtype=torch.double).reshape(trials, rounds) / 3
+    wide = numbers.unsqueeze(-1)
+    columns = {name: numbers + i for i, name in enumerate(REGRETS[:-1])}
+    return columns | {"weights": wide.expand(-1, -1, 2), "x": wide, "y": wide.expand(-1, -1, 2)}
+
+
+def filled(folder: Path) -> Store:
+    first = store(folder)
+    first.begin()
+    first.append("MT-KB", [0, 1], 1, block(2, 6), 1.5, None)
+    return first
+
+
+def test_a_table_comes_back_as_it_was(tmp_path: Path) -> None:
+    filled(tmp_path)
+    again = store(tmp_path)
+    assert again.done("MT-KB") == {0, 1}
+    assert again.done("MOBO") == set()
+    assert again.seconds == {"MT-KB": 1.5}
+    curves = again.curves(["MT-KB"], 2)["MT-KB"]
+    assert torch.equal(curves["simple_regret"], block(2, 6)["simple_regret"])
+    assert curves["certificate"].isnan().all()
+    header = (tmp_path / "results.csv").read_text().split("\n")[0]
+    assert header == ",".join(["algorithm,trial,round,weights_1,weights_2,x_1,y_1,y_2", *REGRETS])
+
+
+def test_the_order_of_arrival_does_not_matter(tmp_path: Path) -> None:
+    tables = []
+    for order in ((0, 1, 2), (2, 0, 1)):
+        folder = tmp_path / str(order)
+        one = store(folder)
+        one.begin()
+        parts = [("MT-KB", [0], 0.0), ("MT-KB", [1], 5.0), ("random", [0], 9.0)]
+        for i in order:
+            name, trials, start = parts[i]
+            one.append(name, trials, 1, block(1, 6, start), 1.0, None)
+        one.finish()
+        tables.append((folder / "results.csv").read_bytes())
+    assert tables[0] == tables[1]
+
+
+def test_what_a_killed_run_left_behind_is_forgotten(tmp_path: Path) -> None:
+    first = filled(tmp_path)
+    first.append("MOBO", [0, 1], 1, block(2, 3), 0.5, {"algorithm": "MOBO", "trials": [0, 1], "run": {}})
+    counted = (tmp_path / "results.csv").read_bytes()
+    for rest in (b"MOBO,0,4,1,1,1,1,1,0,0,0,0,0,0,\n", b"MOBO,0,4,1,1", b"MOBO"):
+        (tmp_path / "results.csv").write_bytes(counted + rest)
+        again = store(tmp_path)
+        assert again.active is not None
+        assert again.done("MOBO") == set()
+        assert (tmp_path / "results.csv").read_bytes() == counted + rest  # looking changes nothing
+        again.begin()
+        assert (tmp_path / "results.csv").read_bytes() == counted
+    again.append("MOBO", [0, 1], 4, block(2, 3, 7.0), 0.5, None)
+    assert store(tmp_path).done("MOBO") == {0, 1}
+    assert store(tmp_path).seconds["MOBO"] == 1.0
+
+
+def test_killed_before_the_first_row(tmp_path: Path) -> None:
+    tmp_path.joinpath("settings.json").write_text(json.dumps(SETTINGS))
+    again = store(tmp_path)
+    again.begin()
+    again.append("MT-KB", [0], 1, block(1, 6), 1.0, None)
+    assert store(tmp_path).done("MT-KB") == {0}
+
+
+def test_other_settings_are_refused(tmp_path: Path) -> None:
+    filled(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ValueError, match="rounds is 6 there and 7 here"):
+        store(tmp_path, rounds=7)
+    with pytest.raises(ValueError, match=r"paper eta is 0\.1 there and 0\.2 here"):
+        store(tmp_path, paper={"eta": 0.2})
+    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+
+def cut_rows(folder: Path) -> None:
+    lines = (folder / "results.csv").read_text().splitlines(keepends=True)
+    (folder / "results.csv").write_text("".join(lines[:-2]))
+
+
+def cut_bytes(folder: Path) -> None:
+    data = (folder / "results.csv").read_bytes()
+    (folder / "results.csv").write_bytes(data[:-5])
+
+
+def drop_a_cell(folder: Path) -> None:
+    text = (folder / "results.csv").read_text()
+    (folder / "results.csv").write_text(text.replace("MT-KB,0,3,", "MT-KB,0,", 1))
+
+
+def double_a_row(folder: Path) -> None:
+    lines = (folder / "results.csv").read_text().splitlines(keepends=True)
+    (folder / "results.csv").write_text("".join([*lines, lines[-1]]))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (cut_rows, "cut or changed"),
+        (cut_bytes, "cut or changed"),
+        (double_a_row, "cut or changed"),
+        (drop_a_cell, r"results\.csv should"),
+        (lambda folder: (folder / "results.csv").write_text(""), "columns"),
+        (lambda folder: (folder / "results.csv").unlink(), "should hold"),
+        (lambda folder: (folder / "settings.json").unlink(), "should hold"),
+        (lambda folder: (folder / "settings.json").write_text("{"), "JSON"),
+        (lambda folder: (folder / "state.pt").write_bytes(b"junk"), "state.pt"),
+        (lambda folder: (folder / "state.pt").write_bytes((folder / "state.pt").read_bytes()[:100]), "state.pt"),
+        (lambda folder: torch.save({"rounds": {}}, folder / "state.pt"), "state.pt"),
+    ],
+)
+def test_damage_is_refused_in_a_sentence(damage: object, message: str, tmp_path: Path) -> None:
+    filled(tmp_path)
+    damage(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ValueError, match=message):
+        store(tmp_path)
+    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+
+def test_a_state_cannot_run_code(tmp_path: Path) -> None:
+    filled(tmp_path)
+
+    class Trap:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return (Path.touch, (tmp_path / "sprung",))
+
+    torch.save({"rounds": Trap(), "seconds": {}, "active": None}, tmp_path / "state.pt")
+    with pytest.raises(ValueError, match=r"state\.pt"):
+        store(tmp_path)
+    assert not (tmp_path / "sprung").exists()
