@@ -14,14 +14,23 @@ from torch import Tensor
 # Okabe and Ito's palette: distinguishable with any kind of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", ":")
+MOST_BANDS = 3
 
 
 def plot_regret(curves: Mapping[str, Tensor], ax: Axes | None = None, ylabel: str = "time-average regret") -> Axes:
-    """Mean and standard deviation over trials of one regret curve per algorithm, each ``trials x rounds``."""
+    """Mean and standard deviation over trials of one regret curve per algorithm, each ``trials x rounds``.
+
+    The standard deviation is a band for up to three curves, and bars at some rounds for more.
+    """
     ax = plt.gca() if ax is None else ax
     for i, (name, curve) in enumerate(curves.items()):
-        _mean_and_spread(ax, curve, COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS)], name)
-    ax.set(xlabel="round", ylabel=ylabel, xlim=(1, None))
+        colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS)]
+        _draw_mean(ax, curve, colour, style, name)
+        if len(curves) <= MOST_BANDS:
+            _draw_band(ax, curve, colour)
+        else:
+            _draw_bars(ax, curve, colour, place=i / len(curves))
+    ax.set(xlabel="round", ylabel=ylabel, xlim=(1, next(iter(curves.values())).shape[-1]))
     ax.legend(frameon=False)
     return ax
 
@@ -30,21 +39,35 @@ def plot_certificate(regrets: Mapping[str, Tensor], certificates: Mapping[str, T
     """The time-average regret, and dashed what the theorem guarantees of it, each ``trials x rounds``."""
     ax = plt.gca() if ax is None else ax
     for colour, (name, curve) in zip(COLOURS, certificates.items(), strict=False):
-        _mean_and_spread(ax, regrets[name], colour, "-", f"{name}: regret")
-        _mean_and_spread(ax, curve, colour, "--", f"{name}: certificate")
-    ax.set(xlabel="round", ylabel="time-average regret", xlim=(1, None), yscale="log")
+        for values, style, what in ((curve, "--", "certificate"), (regrets[name], "-", "regret")):
+            _draw_mean(ax, values, colour, style, f"{name}: {what}")
+            _draw_band(ax, values, colour)
+    ax.set(xlabel="round", ylabel="time-average regret", yscale="log", xlim=(1, curve.shape[-1]))
     ax.legend(frameon=False)
     return ax
 
 
-def _mean_and_spread(ax: Axes, curve: Tensor, colour: str, style: str, label: str) -> None:
-    rounds = range(1, curve.shape[-1] + 1)
-    mean = curve.mean(dim=0)
-    ax.plot(rounds, mean, color=colour, linestyle=style, label=label)
-    if len(curve) > 1:
-        spread = curve.std(dim=0)
-        lower = torch.maximum(mean - spread, mean / 10)  # a band that reaches zero would fill a logarithmic axis
-        ax.fill_between(rounds, lower, mean + spread, color=colour, alpha=0.2, linewidth=0)
+def _draw_mean(ax: Axes, curve: Tensor, colour: str, style: str, label: str) -> None:
+    ax.plot(range(1, curve.shape[-1] + 1), curve.mean(dim=0), color=colour, linestyle=style, label=label)
+
+
+def _draw_band(ax: Axes, curve: Tensor, colour: str) -> None:
+    mean, below, above = _spread(curve)
+    ax.fill_between(range(1, curve.shape[-1] + 1), mean - below, mean + above, color=colour, alpha=0.2, linewidth=0)
+
+
+def _draw_bars(ax: Axes, curve: Tensor, colour: str, place: float) -> None:
+    rounds = curve.shape[-1]
+    step = max(1, rounds // 8)
+    at = torch.arange(int(step * (0.5 + place)) - 1, rounds, step).clamp(0, rounds - 1)
+    mean, below, above = (values[at] for values in _spread(curve))
+    ax.errorbar(at + 1, mean, yerr=torch.stack([below, above]), fmt="none", ecolor=colour, capsize=2, alpha=0.7)
+
+
+def _spread(curve: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, and the standard deviation below and above it; below it stays positive, for a logarithmic axis."""
+    mean, sd = curve.mean(dim=0), curve.std(dim=0, correction=min(1, len(curve) - 1))
+    return mean, torch.minimum(sd, 0.9 * mean.clamp_min(0)), sd
 
 
 def plot_pareto(attainable: Tensor, chosen: Tensor, ax: Axes | None = None) -> Axes:
@@ -76,10 +99,12 @@ def save_panel(
 ) -> None:
     """A panel of the paper: the regret of every algorithm, and beside it the certificates, if there are any."""
     count = 2 if certificates else 1
-    figure, axes = plt.subplots(1, count, figsize=(5.5 * count, 4), layout="constrained", squeeze=False)
+    figure, axes = plt.subplots(1, count, figsize=(6.5 * count, 4), layout="constrained", squeeze=False)
     plot_regret(curves, axes[0, 0], ylabel).set(title=title, yscale="log")
+    axes[0, 0].legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     if certificates:
         plot_certificate(curves, certificates, axes[0, 1]).set_title("what Theorems 2 and 3 guarantee")
+        axes[0, 1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     for path in paths:
         figure.savefig(path, dpi=150)
     plt.close(figure)

@@ -29,46 +29,54 @@ FINALS = ("average_regret", "bayes_regret", "simple_regret", "front_share", "hyp
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether what the paper claims was seen.
+    """What became of a claim.
 
     Attributes:
         claim: What the paper says.
-        seen: None if it cannot be told from what was run.
+        outcome: ``"seen"``, ``"not seen"``, ``"within the noise"`` (less than two standard errors of the paired
+            differences either way), or ``"cannot be told"`` from what was run.
         evidence: The numbers.
     """
 
     claim: str
-    seen: bool | None
+    outcome: str
     evidence: str
 
     def __str__(self) -> str:
-        word = {True: "seen", False: "not seen", None: "cannot be told"}[self.seen]
-        return f"{self.claim}: {word} ({self.evidence})"
+        return f"{self.claim}: {self.outcome} ({self.evidence})"
 
 
 def judge(claim: Claim, finals: dict[str, list[float]], elsewhere: dict[str, list[float]] | None = None) -> Verdict:
     """Compare the final regrets of all trials, curve by curve."""
     if not set(claim.curves) <= finals.keys():
-        return Verdict(claim.text, None, "not all of its algorithms were run")
+        return Verdict(claim.text, "cannot be told", "not all of its algorithms were run")
+    if claim.kind == "below":
+        return _judge_below(claim, finals)
     means = [fmean(finals[label]) for label in claim.curves]
     if claim.kind == "falls":
         evidence = ", ".join(f"{label}: {_short(mean)}" for label, mean in zip(claim.curves, means, strict=True))
-        return Verdict(claim.text, means == sorted(means), evidence)
+        return Verdict(claim.text, _word(means == sorted(means)), evidence)
     if claim.kind == "near":
-        return Verdict(claim.text, abs(means[0] - means[1]) <= NEAR * means[1], _compared(claim, finals))
-    if claim.kind == "below":
-        return Verdict(claim.text, means[0] < means[1], _compared(claim, finals))
+        seen = abs(means[0] - means[1]) <= NEAR * means[1]
+        return Verdict(claim.text, _word(seen), f"{_short(means[0])} against {_short(means[1])}")
     if elsewhere is None or not set(claim.curves) <= elsewhere.keys():
-        return Verdict(claim.text, None, f"{claim.elsewhere} was not run")
+        return Verdict(claim.text, "cannot be told", f"{claim.elsewhere} was not run")
     here, there = means[1] / means[0], fmean(elsewhere[claim.curves[1]]) / fmean(elsewhere[claim.curves[0]])
-    return Verdict(claim.text, here > there, f"ratio {here:.2f} here, {there:.2f} in {claim.elsewhere}")
+    return Verdict(claim.text, _word(here > there), f"ratio {here:.2f} here, {there:.2f} in {claim.elsewhere}")
 
 
-def _compared(claim: Claim, finals: dict[str, list[float]]) -> str:
+def _judge_below(claim: Claim, finals: dict[str, list[float]]) -> Verdict:
     first, second = (finals[label] for label in claim.curves)
     gaps = [b - a for a, b in zip(first, second, strict=True)]
-    error = stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else math.nan
-    return f"{_short(fmean(first))} against {_short(fmean(second))}, gap {_short(fmean(gaps))} ± {_short(error)}"
+    gap = fmean(gaps)
+    error = stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else 0.0
+    outcome = "within the noise" if abs(gap) <= 2 * error or gap == 0 else _word(gap > 0)
+    evidence = f"{_short(fmean(first))} against {_short(fmean(second))}, gap {_short(gap)} ± {_short(error)}"
+    return Verdict(claim.text, outcome, evidence)
+
+
+def _word(seen: bool) -> str:
+    return "seen" if seen else "not seen"
 
 
 def write_panel(result: PanelResult, out: Path) -> None:
@@ -141,8 +149,8 @@ def _section(out: Path, name: str, facts: dict[str, Any]) -> str:
         + f"<td>{facts['seconds'][label]:.1f}</td></tr>"
         for label, finals in facts["finals"].items()
     )
-    marks = {True: "✓", False: "✗", None: "?"}
-    items = "".join(f"<li>{marks[v.seen]} {html.escape(str(v))}</li>" for v in verdicts(out, name))
+    marks = {"seen": "✓", "not seen": "✗"}
+    items = "".join(f"<li>{marks.get(v.outcome, '○')} {html.escape(str(v))}</li>" for v in verdicts(out, name))
     details = html.escape(json.dumps({"settings": facts["settings"], "versions": facts["versions"]}, indent=1))
     return (
         f'<section id="{name}"><h2>{name}: {html.escape(panel.title)}</h2>'

@@ -236,7 +236,7 @@ def _all_panels() -> dict[str, Panel]:
     gap = Claim("The gap between MT-KB and IT-KB is larger than with 2 tasks", "gap", ("MT-KB", "IT-KB"), "fig1b")
     panels = [
         Panel("fig1a", "MT-KB under varying similarity of the tasks", sweep, average, (falls,)),
-        Panel("fig1a-scaled", "The same with all functions of one norm (not in the paper)", scaled, average, (falls,)),
+        Panel("fig1a-scaled", "As fig1a, with all functions of one norm (not in the paper)", scaled, average, (falls,)),
         _panel("fig1b", "RKHS function (2 tasks)", "rkhs-2-chebyshev", average, _USUAL),
         _panel("fig1c", "RKHS function (20 tasks)", "rkhs-20-chebyshev", average, (*_USUAL, gap)),
         _panel("fig1d", "Perturbed sine function", "sine-chebyshev", average, (*_USUAL, _MOBO)),
@@ -245,9 +245,9 @@ def _all_panels() -> dict[str, Panel]:
         _panel("fig2a", "RKHS function, linear scalarisation", "rkhs-2-linear", average, _USUAL),
         _panel("fig2b", "Perturbed sine function, linear scalarisation", "sine-linear", average, (*_USUAL, _MOBO)),
         _panel("fig2c", "Sensor measurements, linear scalarisation", "sensors-linear", average, (*_USUAL, _MOBO)),
-        _panel("fig3a", "RKHS function, Bayes regret", "rkhs-2-chebyshev", bayes, _USUAL),
-        _panel("fig3b", "Perturbed sine function, Bayes regret", "sine-chebyshev", bayes, (*_USUAL, _MOBO)),
-        _panel("fig3c", "Sensor measurements, Bayes regret", "sensors-chebyshev", bayes, (*_USUAL, _MOBO)),
+        _panel("fig3a", "RKHS function", "rkhs-2-chebyshev", bayes, _USUAL),
+        _panel("fig3b", "Perturbed sine function", "sine-chebyshev", bayes, (*_USUAL, _MOBO)),
+        _panel("fig3c", "Sensor measurements", "sensors-chebyshev", bayes, (*_USUAL, _MOBO)),
         _panel("soil", "Heavy metals in soil (not in the paper)", "soil-chebyshev", average, (*_USUAL, _MOBO)),
     ]
     return {panel.name: panel for panel in panels}

@@ -122,13 +122,18 @@ class Store:
 
     def curves(self, algorithms: Sequence[str], trials: int) -> dict[str, dict[str, Tensor]]:
         """For each algorithm and column of regrets ``trials x rounds`` numbers, NaN where there are none."""
-        shape = (trials, self.settings["rounds"], len(REGRETS))
-        values = {name: torch.full(shape, torch.nan, dtype=torch.double) for name in algorithms}
+        places: dict[str, list[list[int]]] = {name: [] for name in algorithms}
+        numbers: dict[str, list[list[float]]] = {name: [] for name in algorithms}
         for row in self._counted(self._rows()):
-            if row[0] in values and int(row[1]) < trials:
-                numbers = [float(cell or "nan") for cell in row[-len(REGRETS) :]]
-                values[row[0]][int(row[1]), int(row[2]) - 1] = torch.tensor(numbers, dtype=torch.double)
-        return {name: dict(zip(REGRETS, table.unbind(dim=-1), strict=True)) for name, table in values.items()}
+            if row[0] in places and int(row[1]) < trials:
+                places[row[0]].append([int(row[1]), int(row[2]) - 1])
+                numbers[row[0]].append([float(cell or "nan") for cell in row[-len(REGRETS) :]])
+        curves = {}
+        for name in algorithms:
+            table = torch.full((trials, self.settings["rounds"], len(REGRETS)), torch.nan, dtype=torch.double)
+            table[tuple(torch.tensor(places[name]).T)] = torch.tensor(numbers[name], dtype=torch.double)
+            curves[name] = dict(zip(REGRETS, table.unbind(dim=-1), strict=True))
+        return curves
 
     def _lines(
         self, algorithm: str, trials: Sequence[int], first_round: int, columns: dict[str, Tensor]

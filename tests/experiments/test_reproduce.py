@@ -260,16 +260,21 @@ def test_hypervolume_methods_are_left_out_where_they_cannot_run(tmp_path: Path) 
 
 
 def test_claims_are_judged_by_the_numbers() -> None:
-    finals = {"a": [1.0, 3.0], "b": [2.0, 4.0], "c": [2.5, 3.4]}
-    assert judge(Claim("", "below", ("a", "b")), finals).seen is True
-    assert judge(Claim("", "below", ("b", "a")), finals).seen is False
-    assert judge(Claim("", "near", ("c", "b")), finals).seen is True
-    assert judge(Claim("", "near", ("b", "a")), finals).seen is False
-    assert judge(Claim("", "falls", ("a", "c", "b")), finals).seen is True
-    assert judge(Claim("", "falls", ("a", "b", "c")), finals).seen is False
-    assert judge(Claim("", "below", ("a", "z")), finals).seen is None
-    gap = Claim("", "gap", ("a", "b"), "fig1b")
-    assert judge(gap, finals).seen is None
-    assert judge(gap, finals, {"a": [1.0], "b": [1.2]}).seen is True
-    assert judge(gap, finals, {"a": [1.0], "b": [1.8]}).seen is False
+    finals = {"a": [1.0, 3.0], "b": [2.0, 4.0], "c": [2.5, 3.4], "d": [4.0, 1.0]}
+
+    def outcome(kind: str, *curves: str, elsewhere: dict[str, list[float]] | None = None) -> str:
+        return judge(Claim("", kind, curves, "fig1b"), finals, elsewhere).outcome
+
+    assert outcome("below", "a", "b") == "seen"
+    assert outcome("below", "b", "a") == "not seen"
+    assert outcome("below", "a", "d") == "within the noise"
+    assert outcome("below", "a", "a") == "within the noise"
+    assert outcome("below", "a", "z") == "cannot be told"
+    assert outcome("near", "c", "b") == "seen"
+    assert outcome("near", "b", "a") == "not seen"
+    assert outcome("falls", "a", "c", "b") == "seen"
+    assert outcome("falls", "a", "b", "c") == "not seen"
+    assert outcome("gap", "a", "b") == "cannot be told"
+    assert outcome("gap", "a", "b", elsewhere={"a": [1.0], "b": [1.2]}) == "seen"
+    assert outcome("gap", "a", "b", elsewhere={"a": [1.0], "b": [1.8]}) == "not seen"
     assert "gap 1 ± 0" in judge(Claim("", "below", ("a", "b")), finals).evidence
