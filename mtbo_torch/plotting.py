@@ -95,7 +95,12 @@ def save_demo(curves: Mapping[str, Tensor], attainable: Tensor, chosen: Tensor, 
 
 
 def save_panel(
-    title: str, ylabel: str, curves: Mapping[str, Tensor], certificates: Mapping[str, Tensor], paths: Sequence[Path]
+    title: str,
+    ylabel: str,
+    curves: Mapping[str, Tensor],
+    certificates: Mapping[str, Tensor],
+    is_guaranteed: bool,
+    paths: Sequence[Path],
 ) -> None:
     """A panel of the paper: the regret of every algorithm, and beside it the certificates, if there are any."""
     count = 2 if certificates else 1
@@ -103,7 +108,8 @@ def save_panel(
     plot_regret(curves, axes[0, 0], ylabel).set(title=title, yscale="log")
     axes[0, 0].legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     if certificates:
-        plot_certificate(curves, certificates, axes[0, 1]).set_title("what Theorems 2 and 3 guarantee")
+        promise = "guarantee" if is_guaranteed else "would guarantee if b bounded the norm"
+        plot_certificate(curves, certificates, axes[0, 1]).set_title(f"what Theorems 2 and 3 {promise}")
         axes[0, 1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     for path in paths:
         figure.savefig(path, dpi=150)

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mtbo_torch.experiments.panels import PANELS, Claim
+from mtbo_torch.experiments.panels import EXPERIMENTS, PANELS, Claim
 from mtbo_torch.experiments.reproduce import PanelResult
 from mtbo_torch.experiments.storage import write_atomically
 from mtbo_torch.problems.paper import OPEN_CHOICES
@@ -96,6 +96,7 @@ def write_panel(result: PanelResult, out: Path) -> None:
         REGRET_NAMES[metric],
         result.curves,
         certificates,
+        _is_guaranteed(result),
         [folder / f"{name}.png", folder / f"{name}.svg"],
     )
     finals = {label: _finals(columns) for label, columns in result.columns.items()}
@@ -109,6 +110,13 @@ def write_panel(result: PanelResult, out: Path) -> None:
         "versions": _versions(),
     }
     write_atomically(folder / "panel.json", json.dumps(facts, indent=1).encode())
+
+
+def _is_guaranteed(result: PanelResult) -> bool:
+    """Whether the certificates rest on true bounds of the norm."""
+    return all(
+        EXPERIMENTS[name].knows_norm and settings["norm_bound"] == "exact" for name, settings in result.settings.items()
+    )
 
 
 def verdicts(out: Path, name: str) -> list[Verdict]:

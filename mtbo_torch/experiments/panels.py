@@ -50,16 +50,16 @@ class Experiment:
 
     Attributes:
         name: Of the folder with its results.
-        title: For people.
         scalarization: The class.
         build: Makes the functions of some trials.
+        knows_norm: Whether the RKHS norms of the functions are known.
         data: The kind of file it needs, ``"sensor"`` or ``"soil"``, if any.
     """
 
     name: str
-    title: str
     scalarization: type[Scalarization]
     build: Build
+    knows_norm: bool = False
     data: str | None = None
 
 
@@ -188,32 +188,26 @@ def instances_of(experiment: str, trials: tuple[int, ...], settings: Settings, f
         return EXPERIMENTS[experiment].build(trials, settings, field)
 
 
-Problem = tuple[str, str, Build, str | None]
-
-
-def _sweep(name: str, title: str, scaled: bool) -> list[Problem]:
-    return [(f"{name}-{w:g}", f"{title}, omega = {w:g}", _similarity(w, scaled), None) for w in paper.SIMILARITY_OMEGAS]
-
-
 def _all_experiments() -> dict[str, Experiment]:
-    problems: list[Problem] = [
-        *_sweep("similarity", "RKHS functions", scaled=False),
-        *_sweep("similarity-scaled", "RKHS functions of norm 2", scaled=True),
-        ("rkhs-2", "RKHS functions, 2 tasks", _rkhs(2), None),
-        ("rkhs-20", "RKHS functions, 20 tasks", _rkhs(20), None),
-        ("sine", "perturbed sine, 4 tasks", _sine, None),
-        ("branin", "shifted Branin-Hoo, 9 tasks", _branin, None),
-        ("sensors", "sensor measurements, 3 tasks", _field, "sensor"),
-        ("soil", "heavy metals in soil, 7 tasks", _field, "soil"),
+    sweep = [
+        (f"{name}-{w:g}", _similarity(w, scaled), True, None)
+        for name, scaled in (("similarity", False), ("similarity-scaled", True))
+        for w in paper.SIMILARITY_OMEGAS
     ]
-    kinds: tuple[tuple[str, type[Scalarization]], ...] = (
-        ("chebyshev", ChebyshevScalarization),
-        ("linear", LinearScalarization),
-    )
+    problems: list[tuple[str, Build, bool, str | None]] = [
+        *sweep,
+        ("rkhs-2", _rkhs(2), True, None),
+        ("rkhs-20", _rkhs(20), True, None),
+        ("sine", _sine, False, None),
+        ("branin", _branin, False, None),
+        ("sensors", _field, False, "sensor"),
+        ("soil", _field, False, "soil"),
+    ]
+    kinds: dict[str, type[Scalarization]] = {"chebyshev": ChebyshevScalarization, "linear": LinearScalarization}
     experiments = [
-        Experiment(f"{name}-{suffix}", f"{title}, {suffix.capitalize()} scalarisation", kind, build, data)
-        for name, title, build, data in problems
-        for suffix, kind in kinds
+        Experiment(f"{name}-{suffix}", kind, build, knows_norm, data)
+        for name, build, knows_norm, data in problems
+        for suffix, kind in kinds.items()
     ]
     return {experiment.name: experiment for experiment in experiments}
 

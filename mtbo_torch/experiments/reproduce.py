@@ -17,7 +17,7 @@ from mtbo_torch.experiments.algorithms import DEFAULT_ALGORITHMS
 from mtbo_torch.experiments.panels import EXPERIMENTS, PANELS, Panel, Settings, described, instances_of
 from mtbo_torch.experiments.progress import progress_bar
 from mtbo_torch.experiments.runner import Columns, Part, Run, run_part
-from mtbo_torch.experiments.storage import Store
+from mtbo_torch.experiments.storage import Store, sole_use
 from mtbo_torch.metrics import MOST_TASKS_OF_HYPERVOLUME
 from mtbo_torch.problems import FieldProblem, paper
 
@@ -93,19 +93,27 @@ def reproduce(request: Request) -> tuple[list[PanelResult], list[str]]:
             wanted, left_out = _supported(experiment, panel.algorithms(request.algorithms), request)
             needed[experiment] = list(dict.fromkeys([*needed.get(experiment, []), *wanted]))
             notes += [note for note in left_out if note not in notes]
-    stores = {name: _store(name, request) for name in needed}
+    if not needed:
+        return [], notes
+    with sole_use(request.out):
+        stores = {name: _store(name, request) for name in needed}
+        _run(stores, needed, request)
+        return [_result(panel, stores, needed, request) for panel in panels], notes
+
+
+def _run(stores: dict[str, Store], needed: dict[str, list[str]], request: Request) -> None:
     parts = [part for name, algorithms in needed.items() for part in _parts(stores[name], name, algorithms, request)]
-    for name in {part.experiment for part in parts}:
+    interrupted = [part for part in parts if _is_active(stores[part.experiment], part)]
+    rest = [part for part in parts if part not in interrupted]
+    for name in dict.fromkeys(part.experiment for part in parts):
         stores[name].begin()
-    _run_locally([part for part in parts if _is_active(stores[part.experiment], part)], stores)
-    rest = [part for part in parts if not set(part.trials) <= stores[part.experiment].done(part.algorithm)]
+    _run_locally(interrupted, stores)
     if request.scheduler is None:
         _run_locally(rest, stores)
     else:
         _run_on_cluster(rest, stores, request.scheduler)
     for store in stores.values():
         store.finish()
-    return [_result(panel, stores, needed, request) for panel in panels], notes
 
 
 def _feasible(request: Request) -> tuple[list[Panel], list[str]]:

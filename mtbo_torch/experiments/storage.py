@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import io
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,22 @@ def write_atomically(path: Path, data: bytes) -> None:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def sole_use(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a folder; the system ends this with the process, however that ends.
+
+    Raises:
+        ValueError: If another process is at work there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(f"{folder} should be free, got another run at work in it. Wait for it to end.") from error
+        yield
 
 
 class Store:

@@ -28,7 +28,7 @@ LENGTHSCALES = torch.logspace(-2.2, 0.3, 51, dtype=torch.double)
 NUGGETS = torch.logspace(-4, 1, 16, dtype=torch.double)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FieldProblem:
     r"""Several variables at N places, all to be maximised.
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from mtbo_torch.scalarizations import ChebyshevScalarization, Scalarization, WeightDistribution
+from mtbo_torch.scalarizations import Scalarization
 from mtbo_torch.strategies.base import RememberingStrategy
 
 
@@ -52,11 +51,7 @@ class SobolSearch(RememberingStrategy):
 
     Args:
         num_tasks: The number of tasks.
-        bounds: As in :class:`MTKB`; or
-        choices: as in :class:`MTKB`.
-        scalarization: As in :class:`RandomSearch`.
-        weights: As in :class:`MTKB`.
-        seed: As in :class:`MTKB`.
+        options: The other arguments of :class:`RandomSearch`.
 
     Example:
         >>> import torch
@@ -65,19 +60,8 @@ class SobolSearch(RememberingStrategy):
         torch.Size([3, 1])
     """
 
-    def __init__(
-        self,
-        num_tasks: int,
-        *,
-        bounds: Tensor | None = None,
-        choices: Tensor | None = None,
-        scalarization: type[Scalarization] = ChebyshevScalarization,
-        weights: WeightDistribution | None = None,
-        seed: int | Sequence[int] = 0,
-    ) -> None:
-        super().__init__(
-            num_tasks, bounds=bounds, choices=choices, scalarization=scalarization, weights=weights, seed=seed
-        )
+    def __init__(self, num_tasks: int, **options: Any) -> None:
+        super().__init__(num_tasks, **options)
         self._scrambles = [int(torch.randint(2**31, (1,), generator=source)) for source in self._generators]
         self._num_asked = 0
 

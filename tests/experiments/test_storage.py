@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mtbo_torch.experiments.storage import REGRETS, Store
+from mtbo_torch.experiments.storage import REGRETS, Store, sole_use
 
 SETTINGS = {"rounds": 6, "seed": 0, "paper": {"eta": 0.1}}
 
@@ -150,3 +150,10 @@ def test_a_state_cannot_run_code(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"state\.pt"):
         store(tmp_path)
     assert not (tmp_path / "sprung").exists()
+
+
+def test_one_run_at_a_time(tmp_path: Path) -> None:
+    with sole_use(tmp_path / "out"), pytest.raises(ValueError, match="another run"), sole_use(tmp_path / "out"):
+        pass
+    with sole_use(tmp_path / "out"):
+        pass
