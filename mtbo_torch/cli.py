@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
 from mtbo_torch.experiments.algorithms import ALGORITHMS, DEFAULT_ALGORITHMS, named
-from mtbo_torch.experiments.panels import PANELS, Settings
+from mtbo_torch.experiments.panels import PANELS, Settings, instances_of
 from mtbo_torch.experiments.progress import progress_bar
 from mtbo_torch.experiments.reproduce import Request, reproduce
-from mtbo_torch.kernels import ICMKernel
-from mtbo_torch.metrics import average_regret, scalarized_regret
-from mtbo_torch.problems import RKHSFunction, load_sensors, load_soil, paper
+from mtbo_torch.experiments.runner import Part, Run, joined
+from mtbo_torch.problems import load_sensors, load_soil, paper
 from mtbo_torch.report import REGRET_NAMES, verdicts, write_index, write_panel
-from mtbo_torch.scalarizations import ChebyshevScalarization
-from mtbo_torch.strategies import MTKB
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -31,8 +29,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _add_reproduce(commands.add_parser("reproduce", help="run the paper's experiments", epilog=_panel_list()))
     options = parser.parse_args(arguments)
     try:
+        if importlib.util.find_spec("matplotlib") is None:
+            raise ValueError("The pictures need matplotlib, got none installed. Install mtbo_torch[plot].")
         options.run(options)
-    except (ValueError, OSError) as error:
+    except KeyboardInterrupt:
+        parser.exit(130, "mtbo-torch: interrupted; give the same command again to continue.\n")
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        parser.exit(2, f"mtbo-torch: {error.filename or options.out} cannot be used: {error.strerror or error}.\n")
+    except ValueError as error:
         parser.exit(2, f"mtbo-torch: {error}\n")
 
 
@@ -73,7 +79,8 @@ def _panel_list() -> str:
 
 
 def _run_reproduce(options: argparse.Namespace) -> None:
-    panels = list(PANELS) if "all" in options.panels else named("PANEL", options.panels, list(PANELS))
+    panels = named("PANEL", options.panels, ["all", *PANELS])
+    panels = list(PANELS) if "all" in panels else panels
     algorithms = DEFAULT_ALGORITHMS
     if options.algorithms:
         algorithms = tuple(named("--algorithms", options.algorithms, list(ALGORITHMS)))
@@ -113,8 +120,8 @@ def _one_of(name: str, value: str, known: Sequence[str]) -> str:
 
 def _device(name: str) -> str:
     try:
-        torch.empty(1, device=name)
-    except (RuntimeError, AssertionError) as error:
+        (torch.zeros(1, device=name) + 1).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).split("\n", 1)[0].rstrip(".")
         raise ValueError(f"--device should be usable on this machine, got {name} ({reason}). Use cpu.") from error
     return name
@@ -138,59 +145,22 @@ def demo(trials: int, rounds: int, out: Path) -> None:
     """MT-KB against random search on the paper's RKHS functions with two tasks, all trials as one batch."""
     from mtbo_torch.plotting import save_demo
 
-    domain = torch.linspace(0, 1, 101, dtype=torch.double).unsqueeze(-1)
-    functions = [_correlated_tasks(domain, seed) for seed in range(trials)]
-    values = torch.stack([f(domain) for f in functions])
-    chosen, weights = _optimise(functions, domain, rounds)
-    generator = torch.Generator().manual_seed(0)
-    places = torch.randint(len(domain), (trials, rounds), generator=generator)
-    random = torch.stack([f[place] for f, place in zip(values, places, strict=True)])
-    curves = {
-        name: torch.stack(
-            [
-                average_regret(scalarized_regret(ChebyshevScalarization(w), achieved, attainable))
-                for w, achieved, attainable in zip(weights, points, values, strict=True)
-            ]
-        )
-        for name, points in (("MT-KB", chosen), ("random search", random))
-    }
+    settings, numbers = Settings(rounds=rounds), tuple(range(trials))
+    columns = {}
+    with progress_bar(2 * rounds, "optimising") as bar:
+        for algorithm in ("MT-KB", "random"):
+            run, blocks = Run(Part("rkhs-2-chebyshev", algorithm, numbers, settings)), []
+            while not run.is_done:
+                blocks.append(run.advance())
+                bar.update(blocks[-1]["regret"].shape[1])
+            columns[algorithm] = joined(blocks)
+    curves = {name: values["average_regret"] for name, values in columns.items()}
     print("time-average regret, mean ± standard deviation")
     _print_table(curves)
-    save_demo(curves, values[-1], chosen[-1], out)
+    instances = instances_of("rkhs-2-chebyshev", numbers, settings, None)
+    assert instances.attainable is not None
+    save_demo(curves, instances.attainable[-1], instances.values(columns["MT-KB"]["x"])[-1], out)
     print(f"The picture is in {out}")
-
-
-def _correlated_tasks(domain: Tensor, seed: int) -> RKHSFunction:
-    A = torch.rand(2, 2, generator=torch.Generator().manual_seed(seed), dtype=domain.dtype)
-    return RKHSFunction.draw(ICMKernel(_base_kernel(), A.T @ A), domain, seed=seed)
-
-
-def _base_kernel() -> RBFKernel:
-    kernel = RBFKernel().double()
-    kernel.lengthscale = torch.tensor(0.2, dtype=torch.double)
-    return kernel
-
-
-def _optimise(functions: list[RKHSFunction], domain: Tensor, rounds: int) -> tuple[Tensor, Tensor]:
-    """``b x T x n``: the noiseless values of the points chosen, and the weights they were chosen for."""
-    noise_scale, generator = 0.1, torch.Generator().manual_seed(0)
-    strategy = MTKB(
-        ICMKernel(_base_kernel(), torch.cat([f.kernel.terms()[0][1].unsqueeze(0) for f in functions])),
-        choices=domain,
-        norm_bound=torch.tensor([f.norm for f in functions], dtype=domain.dtype),
-        noise_scale=noise_scale,
-        seed=list(range(len(functions))),
-    )
-    chosen, weights = [], []
-    with progress_bar(rounds, "optimising") as bar:
-        for _ in range(rounds):
-            x = strategy.ask()
-            y = torch.stack([f(points) for f, points in zip(functions, x, strict=True)])
-            strategy.tell(x, y + noise_scale * torch.randn(y.shape, generator=generator, dtype=y.dtype))
-            chosen.append(y)
-            weights.append(strategy.asked_weights)
-            bar.update(1)
-    return torch.cat(chosen, dim=-2), torch.cat(weights, dim=-2)
 
 
 def _print_table(curves: dict[str, Tensor]) -> None:
@@ -206,14 +176,14 @@ def _print_table(curves: dict[str, Tensor]) -> None:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"should be at least 1, got {value}")
-    return value
+    return _at_least(1, text)
 
 
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"should not be negative, got {value}")
-    return value
+    return _at_least(0, text)
+
+
+def _at_least(least: int, text: str) -> int:
+    if not text.lstrip("-").isdigit() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"should be a whole number, at least {least}, got {text}")
+    return int(text)

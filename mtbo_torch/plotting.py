@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import torch
 from botorch.utils.multi_objective.pareto import is_non_dominated
 from matplotlib.axes import Axes
 from torch import Tensor
+
+from mtbo_torch.experiments.storage import write_atomically
 
 # Okabe and Ito's palette: distinguishable with any kind of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -20,7 +23,8 @@ MOST_BANDS = 3
 def plot_regret(curves: Mapping[str, Tensor], ax: Axes | None = None, ylabel: str = "time-average regret") -> Axes:
     """Mean and standard deviation over trials of one regret curve per algorithm, each ``trials x rounds``.
 
-    The standard deviation is a band for up to three curves, and bars at some rounds for more.
+    The standard deviation is a band for up to three curves, and bars at some rounds for more; downwards it is drawn to
+    a tenth of the mean at most, for logarithmic axes.
     """
     ax = plt.gca() if ax is None else ax
     for i, (name, curve) in enumerate(curves.items()):
@@ -30,7 +34,7 @@ def plot_regret(curves: Mapping[str, Tensor], ax: Axes | None = None, ylabel: st
             _draw_band(ax, curve, colour)
         else:
             _draw_bars(ax, curve, colour, place=i / len(curves))
-    ax.set(xlabel="round", ylabel=ylabel, xlim=(1, next(iter(curves.values())).shape[-1]))
+    ax.set(xlabel="round", ylabel=ylabel, xlim=(1, max(2, next(iter(curves.values())).shape[-1])))
     ax.legend(frameon=False)
     return ax
 
@@ -42,7 +46,7 @@ def plot_certificate(regrets: Mapping[str, Tensor], certificates: Mapping[str, T
         for values, style, what in ((curve, "--", "certificate"), (regrets[name], "-", "regret")):
             _draw_mean(ax, values, colour, style, f"{name}: {what}")
             _draw_band(ax, values, colour)
-    ax.set(xlabel="round", ylabel="time-average regret", yscale="log", xlim=(1, curve.shape[-1]))
+    ax.set(xlabel="round", ylabel="time-average regret", yscale="log", xlim=(1, max(2, curve.shape[-1])))
     ax.legend(frameon=False)
     return ax
 
@@ -108,9 +112,11 @@ def save_panel(
     plot_regret(curves, axes[0, 0], ylabel).set(title=title, yscale="log")
     axes[0, 0].legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     if certificates:
-        promise = "guarantee" if is_guaranteed else "would guarantee if b bounded the norm"
-        plot_certificate(curves, certificates, axes[0, 1]).set_title(f"what Theorems 2 and 3 {promise}")
+        doubt = "" if is_guaranteed else " (b is no bound here)"
+        plot_certificate(curves, certificates, axes[0, 1]).set_title(f"certificates of Theorems 2 and 3{doubt}")
         axes[0, 1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     for path in paths:
-        figure.savefig(path, dpi=150)
+        picture = io.BytesIO()
+        figure.savefig(picture, dpi=150, format=path.suffix[1:])
+        write_atomically(path, picture.getvalue())
     plt.close(figure)

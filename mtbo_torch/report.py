@@ -24,6 +24,7 @@ from mtbo_torch.problems.paper import OPEN_CHOICES
 
 NEAR = 0.25
 REGRET_NAMES = {"average_regret": "time-average cumulative regret", "bayes_regret": "Bayes regret"}
+FACTS = {"panel", "trials", "finals", "seconds", "settings", "versions"}
 FINALS = ("average_regret", "bayes_regret", "simple_regret", "front_share", "hypervolume_share", "certificate")
 
 
@@ -55,24 +56,39 @@ def judge(claim: Claim, finals: dict[str, list[float]], elsewhere: dict[str, lis
     means = [fmean(finals[label]) for label in claim.curves]
     if claim.kind == "falls":
         evidence = ", ".join(f"{label}: {_short(mean)}" for label, mean in zip(claim.curves, means, strict=True))
-        return Verdict(claim.text, _word(means == sorted(means)), evidence)
+        outcome = _compared(finals[claim.curves[0]], finals[claim.curves[-1]])
+        return Verdict(claim.text, _word(means == sorted(means)) if outcome == "seen" else outcome, evidence)
     if claim.kind == "near":
         seen = abs(means[0] - means[1]) <= NEAR * means[1]
         return Verdict(claim.text, _word(seen), f"{_short(means[0])} against {_short(means[1])}")
     if elsewhere is None or not set(claim.curves) <= elsewhere.keys():
-        return Verdict(claim.text, "cannot be told", f"{claim.elsewhere} was not run")
-    here, there = means[1] / means[0], fmean(elsewhere[claim.curves[1]]) / fmean(elsewhere[claim.curves[0]])
+        return Verdict(claim.text, "cannot be told", f"{claim.elsewhere} was not run with the same settings")
+    others = [fmean(elsewhere[label]) for label in claim.curves]
+    if means[0] == 0 or others[0] == 0:
+        return Verdict(claim.text, "cannot be told", "a regret is zero")
+    here, there = means[1] / means[0], others[1] / others[0]
     return Verdict(claim.text, _word(here > there), f"ratio {here:.2f} here, {there:.2f} in {claim.elsewhere}")
 
 
 def _judge_below(claim: Claim, finals: dict[str, list[float]]) -> Verdict:
     first, second = (finals[label] for label in claim.curves)
-    gaps = [b - a for a, b in zip(first, second, strict=True)]
-    gap = fmean(gaps)
-    error = stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else 0.0
-    outcome = "within the noise" if abs(gap) <= 2 * error or gap == 0 else _word(gap > 0)
+    gap, error = _gap(first, second)
     evidence = f"{_short(fmean(first))} against {_short(fmean(second))}, gap {_short(gap)} ± {_short(error)}"
-    return Verdict(claim.text, outcome, evidence)
+    return Verdict(claim.text, _compared(first, second), evidence)
+
+
+def _compared(first: list[float], second: list[float]) -> str:
+    """Whether the first regrets are below the second."""
+    gap, error = _gap(first, second)
+    if math.isnan(error):
+        return "cannot be told"
+    return "within the noise" if abs(gap) <= 2 * error or gap == 0 else _word(gap > 0)
+
+
+def _gap(first: list[float], second: list[float]) -> tuple[float, float]:
+    """The mean of the trials' differences and its standard error; NaN for a single trial."""
+    gaps = [b - a for a, b in zip(first, second, strict=True)]
+    return fmean(gaps), stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else math.nan
 
 
 def _word(seen: bool) -> str:
@@ -126,8 +142,15 @@ def verdicts(out: Path, name: str) -> list[Verdict]:
     others = {
         other: {label: columns[PANELS[other].metric] for label, columns in facts["finals"].items()}
         for other, facts in stored.items()
+        if _common(facts) == _common(stored[name])
     }
     return [judge(claim, finals, others.get(claim.elsewhere or "")) for claim in panel.claims]
+
+
+def _common(facts: dict[str, Any]) -> tuple[Any, ...]:
+    """What the runs of two panels must share to be compared."""
+    settings = next(iter(facts["settings"].values()))
+    return (facts["trials"], *(settings[key] for key in ("seed", "rounds", "dtype", "norm_bound")))
 
 
 def write_index(out: Path, notes: Sequence[str] = ()) -> Path:
@@ -143,8 +166,17 @@ def write_index(out: Path, notes: Sequence[str] = ()) -> Path:
 
 
 def _stored(out: Path) -> dict[str, dict[str, Any]]:
-    paths = {name: out / name / "panel.json" for name in PANELS}
-    return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+    """The facts of every panel in the folder; files of another version, or damaged, are as good as none."""
+    stored = {}
+    for name in PANELS:
+        path = out / name / "panel.json"
+        try:
+            facts = json.loads(path.read_text())
+        except (FileNotFoundError, ValueError):
+            continue
+        if isinstance(facts, dict) and facts.keys() == FACTS:
+            stored[name] = facts
+    return stored
 
 
 def _section(out: Path, name: str, facts: dict[str, Any]) -> str:

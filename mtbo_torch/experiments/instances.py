@@ -138,7 +138,7 @@ def _polished(function: Callable[[Tensor], Tensor], bounds: Tensor, x: Tensor, v
     """Better values from steps in random directions, ever shorter: they also climb along a kink."""
     generator = torch.Generator().manual_seed(0)
     for exponent in range(POLISHING_STEPS):
-        directions = torch.randn(32, *x.shape, generator=generator, dtype=torch.double).to(x)
+        directions = torch.randn(32, 1, x.shape[-1], generator=generator, dtype=torch.double).to(x)
         steps = 0.03 * 0.75**exponent * (bounds[1] - bounds[0]) * directions
         candidates = torch.maximum(torch.minimum(x + steps, bounds[1]), bounds[0])
         found, place = function(candidates).max(dim=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -260,12 +261,14 @@ def described(experiment: Experiment, settings: Settings, field: FieldProblem | 
     constants = {name.lower(): value for name, value in vars(paper).items() if name.isupper()}
     del constants["open_choices"]
     facts: dict[str, object] = {"experiment": experiment.name} | asdict(settings) | {"paper": constants}
+    if not experiment.knows_norm:
+        facts["norm_bound"] = "paper"
     if field is not None:
-        numbers = [field.choices, field.values, field.task_covar]
+        numbers = torch.cat([tensor.flatten() for tensor in (field.choices, field.values, field.task_covar)])
         facts["data"] = {
             "report": field.report,
             "lengthscale": field.lengthscale,
             "noise_scale": field.noise_scale,
-            "checksum": [float(tensor.sum()) for tensor in numbers],
+            "sha256": hashlib.sha256(numbers.numpy().tobytes()).hexdigest(),
         }
     return facts

@@ -9,17 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 import mtbo_torch
 from mtbo_torch.experiments.algorithms import DEFAULT_ALGORITHMS
 from mtbo_torch.experiments.panels import EXPERIMENTS, PANELS, Panel, Settings, described, instances_of
 from mtbo_torch.experiments.progress import progress_bar
-from mtbo_torch.experiments.runner import Columns, Part, Run, run_part
+from mtbo_torch.experiments.runner import Columns, Part, Run, joined, run_part
 from mtbo_torch.experiments.storage import Store, sole_use
-from mtbo_torch.metrics import MOST_TASKS_OF_HYPERVOLUME
 from mtbo_torch.problems import FieldProblem, paper
+from mtbo_torch.strategies.reference import MOST_TASKS
 
 # A killed run loses at most this and a block of rounds.
 SECONDS_BETWEEN_COMMITS = 1.0
@@ -91,8 +90,12 @@ def reproduce(request: Request) -> tuple[list[PanelResult], list[str]]:
     for panel in panels:
         for experiment in panel.experiments.values():
             wanted, left_out = _supported(experiment, panel.algorithms(request.algorithms), request)
+            if not set(wanted) <= set(request.algorithms):
+                left_out.append(f"{panel.name} is about MT-KB, whatever algorithms are named.")
             needed[experiment] = list(dict.fromkeys([*needed.get(experiment, []), *wanted]))
             notes += [note for note in left_out if note not in notes]
+    panels = [panel for panel in panels if any(needed[name] for name in panel.experiments.values())]
+    needed = {name: algorithms for name, algorithms in needed.items() if algorithms}
     if not needed:
         return [], notes
     with sole_use(request.out):
@@ -130,11 +133,9 @@ def _feasible(request: Request) -> tuple[list[Panel], list[str]]:
 
 def _supported(experiment: str, algorithms: Iterable[str], request: Request) -> tuple[list[str], list[str]]:
     num_tasks = _one_instance(experiment, request).num_tasks
-    too_many = num_tasks > MOST_TASKS_OF_HYPERVOLUME
+    too_many = num_tasks > MOST_TASKS
     wanted = [name for name in algorithms if not (too_many and name == "qLogNEHVI")]
-    note = (
-        f"qLogNEHVI is left out of {experiment}: it takes at most {MOST_TASKS_OF_HYPERVOLUME} tasks, not {num_tasks}."
-    )
+    note = f"qLogNEHVI is left out of {experiment}: it takes at most {MOST_TASKS} tasks, not {num_tasks}."
     return wanted, [note] if too_many and "qLogNEHVI" in algorithms else []
 
 
@@ -192,9 +193,8 @@ def _run_one(part: Part, store: Store, bar: Any) -> None:
         bar.update(run.round - before)
         if run.is_done or time.monotonic() - last > SECONDS_BETWEEN_COMMITS:
             active = {"algorithm": part.algorithm, "trials": list(part.trials), "run": run.state_dict()}
-            columns = {name: torch.cat([block[name] for block in blocks], dim=1) for name in blocks[0]}
-            spent = run.seconds - seconds
-            store.append(part.algorithm, part.trials, committed + 1, columns, spent, None if run.is_done else active)
+            left, spent = None if run.is_done else active, run.seconds - seconds
+            store.append(part.algorithm, part.trials, committed + 1, joined(blocks), spent, left)
             blocks, committed, seconds, last = [], run.round, run.seconds, time.monotonic()
 
 
@@ -208,7 +208,7 @@ def _run_part_alone(part: Part) -> tuple[Columns, float]:
 
 
 def _run_on_cluster(parts: Sequence[Part], stores: dict[str, Store], scheduler: str) -> None:
-    from distributed import Client, as_completed
+    from distributed import Client, KilledWorker, as_completed
 
     try:
         client = Client(scheduler, timeout=SECONDS_TO_CONNECT)
@@ -220,7 +220,13 @@ def _run_on_cluster(parts: Sequence[Part], stores: dict[str, Store], scheduler: 
         futures = {client.submit(_run_part_alone, part, pure=False): part for part in parts}
         for future in as_completed(futures):
             part = futures[future]
-            columns, seconds = future.result()
+            try:
+                columns, seconds = future.result()
+            except KilledWorker as error:
+                raise ValueError(
+                    f"--scheduler should have workers that live, got several lost over {part.algorithm} in "
+                    f"{part.experiment}. Look at their memory and logs; what was finished is kept."
+                ) from error
             stores[part.experiment].append(part.algorithm, part.trials, 1, columns, seconds, None)
             bar.update(1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,7 +78,7 @@ class Run:
         started = time.perf_counter()
         count = min(BLOCK - self.round % BLOCK, self.part.settings.rounds - self.round)
         rounds = [self._play() for _ in range(count)]
-        columns = {name: torch.cat([row[name] for row in rounds], dim=1) for name in rounds[0]}
+        columns = joined(rounds)
         self.seconds += time.perf_counter() - started
         self.round += count
         values = columns.pop("values")
@@ -128,9 +129,14 @@ class Run:
         self.round, self.seconds = state["round"], state["seconds"]
 
 
+def joined(blocks: Sequence[Columns]) -> Columns:
+    """Consecutive blocks as one."""
+    return {name: torch.cat([block[name] for block in blocks], dim=1) for name in blocks[0]}
+
+
 def run_part(part: Part) -> tuple[Columns, float]:
     """All rounds of a part at once, and the seconds they took."""
     run, blocks = Run(part), []
     while not run.is_done:
         blocks.append(run.advance())
-    return {name: torch.cat([block[name] for block in blocks], dim=1) for name in blocks[0]}, run.seconds
+    return joined(blocks), run.seconds

@@ -103,6 +103,8 @@ class Store:
             write_atomically(self._path("settings.json"), json.dumps(self.settings, indent=2).encode())
         if not self._path("results.csv").exists():
             self._write_table([])
+        if not self._path("state.pt").exists():
+            self._commit()
         elif not self._is_clean:
             self._write_table(self._counted(self._rows()))
         self._is_clean = True
@@ -188,6 +190,8 @@ class Store:
         table, state_file = self._path("results.csv"), self._path("state.pt")
         if not self._path("settings.json").exists() or (state_file.exists() and not table.exists()):
             raise ValueError(f"{self.folder} should hold settings.json and results.csv, got one of them. {ELSEWHERE}")
+        if not state_file.exists() and table.exists() and table.read_bytes().count(b"\n") > 1:
+            raise ValueError(f"{self.folder} should hold state.pt beside results.csv, got none. {ELSEWHERE}")
         try:
             theirs = json.loads(self._path("settings.json").read_text())
         except ValueError as error:
@@ -210,21 +214,28 @@ class Store:
             self._check_table(table)
 
     def _check_table(self, table: Path) -> None:
-        if table.read_text().split("\n", 1)[0] != ",".join(self.header):
-            raise ValueError(f"{table} should begin with the columns of this version, got others. {ELSEWHERE}")
         try:
+            header = table.read_text().split("\n", 1)[0]
             rows = self._rows()
             counted = self._counted(rows)
+            widths = {len(row) for row in counted}
+            for row in counted:
+                for cell in row[len(KEYS) :]:
+                    float(cell or "nan")
         except (IndexError, ValueError) as error:
             raise ValueError(f"{table} should be a table as it was written, got a damaged line. {ELSEWHERE}") from error
-        if any(len(row) != len(self.header) for row in counted):
-            raise ValueError(f"{table} should be a table as it was written, got a damaged line. {ELSEWHERE}")
-        seen = Counter((row[0], int(row[1])) for row in counted)
-        expected = {(name, trial): n for name, trials in self.rounds.items() for trial, n in trials.items()}
-        missing = sum(max(0, count - seen[key]) for key, count in expected.items())
-        if missing or sum(seen.values()) != sum(expected.values()):
+        if header != ",".join(self.header) or not widths <= {len(self.header)}:
+            raise ValueError(f"{table} should have the columns of this version, got others. {ELSEWHERE}")
+        seen = Counter((row[0], int(row[1]), int(row[2])) for row in counted)
+        expected = {
+            (name, trial, number)
+            for name, trials in self.rounds.items()
+            for trial, count in trials.items()
+            for number in range(1, count + 1)
+        }
+        if seen.keys() != expected or len(counted) != len(expected):
             raise ValueError(
-                f"{table} should have {sum(expected.values()):,} rows, got {sum(seen.values()):,}: "
+                f"{table} should have {len(expected):,} different rows, got {len(seen):,} in {len(counted):,}: "
                 f"it was cut or changed. {ELSEWHERE}"
             )
         self._is_clean &= len(counted) == len(rows)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from gpytorch.kernels import RBFKernel
@@ -61,6 +63,11 @@ class FieldProblem:
         report: str,
     ) -> FieldProblem:
         """Estimate the kernel from one half, ``m x d`` places and ``m x n`` readings, and take f from the other."""
+        if len(places.unique(dim=0)) < len(places):
+            raise ValueError("places should all be different, got some twice. Take the mean of what was read there.")
+        for name, column in zip(tasks, readings.T, strict=True):
+            if column.max() - column.min() <= 1e-9 * column.abs().max():
+                raise ValueError(f"{name} should vary, got {column[0]:g} everywhere. Leave it out of the problem.")
         corner = torch.cat([places, kernel_places]).amin(dim=0)
         extent = (torch.cat([places, kernel_places]) - corner).amax()
         mean, sd = readings.mean(dim=0), readings.std(dim=0)
@@ -120,8 +127,10 @@ def load_sensors(path: Path) -> FieldProblem:
     usual = sorted(len(values) for values in good.values())[len(good) // 2]
     broken = sorted((mote for mote in places if len(good[mote]) < max(2, usual / 2)), key=_number)
     used = sorted(places.keys() - set(broken), key=_number)
-    if len(used) < 2:
-        raise ValueError(f"{path} should hold at least two working motes, got {len(used)} ({_told(counts)}).")
+    if len(used) <= len(SENSOR_TASKS):
+        raise ValueError(
+            f"{path} should hold more than {len(SENSOR_TASKS)} working motes, got {len(used)} ({_told(counts)})."
+        )
     generator = torch.Generator().manual_seed(SPLIT_SEED)
     halves = []
     for mote in used:
@@ -132,7 +141,7 @@ def load_sensors(path: Path) -> FieldProblem:
     X = torch.tensor([places[mote] for mote in used], dtype=torch.double)
     left_out = f"broken motes left out: {', '.join(broken)}" if broken else "no mote is broken"
     report = f"{len(used)} motes with {sum(len(good[mote]) for mote in used):,} readings ({_told(counts)}; {left_out})"
-    return FieldProblem.from_halves(SENSOR_TASKS, X, first, X, second, report)
+    return _problem(path, SENSOR_TASKS, X, first, X, second, report)
 
 
 def load_soil(path: Path) -> FieldProblem:
@@ -152,7 +161,14 @@ def load_soil(path: Path) -> FieldProblem:
             f"val ({_told(counts)})."
         )
     report = f"{len(val)} places for f and {len(pred)} for the kernel ({_told(counts)})"
-    return FieldProblem.from_halves(SOIL_TASKS, val[:, :2], val[:, 2:], pred[:, :2], pred[:, 2:], report)
+    return _problem(path, SOIL_TASKS, val[:, :2], val[:, 2:], pred[:, :2], pred[:, 2:], report)
+
+
+def _problem(path: Path, *halves: Any) -> FieldProblem:
+    try:
+        return FieldProblem.from_halves(*halves)
+    except ValueError as error:
+        raise ValueError(f"{path} should make a problem, got: {error}") from error
 
 
 def _gram(X: Tensor, lengthscale: Tensor | float, nugget: Tensor | float) -> Tensor:
@@ -169,9 +185,11 @@ def _tidy_readings(path: Path, counts: dict[str, int]) -> tuple[dict[str, list[f
         if place is None or not row["mote"]:
             counts["malformed"] += 1
             continue
-        places[row["mote"]] = place
+        if places.setdefault(row["mote"], place) != place:
+            counts["of a mote at a second place"] += 1
+            continue
         values = _numbers(cells)
-        if not all(cells) or row.get("valid", "True") == "False":
+        if not all(cells) or row.get("valid", "").lower() in ("false", "0", "no"):
             counts["empty or invalid"] += 1
         elif values is None:
             counts["malformed"] += 1
@@ -205,16 +223,19 @@ def _mote_readings(path: Path, counts: dict[str, int]) -> Iterator[tuple[str, li
 
 
 def _table(path: Path, columns: tuple[str, ...], counts: dict[str, int]) -> Iterator[dict[str, str]]:
-    rows = csv.DictReader(io.StringIO(_text(path)))
+    rows = csv.DictReader(io.StringIO(_text(path), newline=None))
     missing = [name for name in columns if name not in (rows.fieldnames or ())]
     if missing:
         raise ValueError(f"{path} should have the columns {', '.join(columns)}, got none called {', '.join(missing)}.")
-    for row in rows:
-        counts["lines"] += 1
-        if None in row or None in row.values():
-            counts["malformed"] += 1
-        else:
-            yield row
+    try:
+        for row in rows:
+            counts["lines"] += 1
+            if None in row or None in row.values():
+                counts["malformed"] += 1
+            else:
+                yield row
+    except csv.Error as error:
+        raise ValueError(f"{path} should be a CSV file, got a line that is none ({error}).") from error
 
 
 def _lines(path: Path) -> Iterator[list[str]]:
@@ -224,8 +245,8 @@ def _lines(path: Path) -> Iterator[list[str]]:
 def _text(path: Path) -> str:
     try:
         data = path.read_bytes()
-        return (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
-    except (OSError, EOFError, UnicodeDecodeError, gzip.BadGzipFile) as error:
+        return (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8-sig")
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ValueError(f"{path} should be a readable text file, got: {reason}.") from error
 

@@ -12,6 +12,7 @@ from mtbo_torch.regression.features import RowKernel
 
 # Features of the past are made in pieces of this many numbers, so that no t x m matrix is ever held.
 BLOCK_NUMBERS = 2**21
+SMALLEST_EIGENVALUE = 1e-10
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +68,14 @@ class Subspace:
 
     @classmethod
     def spanned_by(cls, rows: RowKernel, atoms: Tensor) -> Subspace:
-        gram = rows(atoms, atoms)
+        # Only the first of equal atoms counts, so that a span does not depend on what a dictionary is padded with.
+        is_new = ~_has_equal_before(atoms.detach()).repeat_interleave(rows.rows_per_point, dim=-1).unsqueeze(-2)
+        gram = rows(atoms, atoms) * (is_new.unsqueeze(-1) & is_new.unsqueeze(-2))
         values, vectors = torch.linalg.eigh(gram.double())
-        size = values.shape[-1]
-        # What the decomposition makes up, or the rounding of the entries, of which a part averages out.
-        made_up = max(size * torch.finfo(values.dtype).eps, 0.1 * size**0.5 * torch.finfo(gram.dtype).eps)
-        cutoff = values[..., -1:] * made_up
+        # Below, an eigenvalue and its direction are known to less than six digits; or, in single precision, made up by
+        # the rounding of the entries, of which a part averages out.
+        rounding = 0.1 * is_new.sum(dim=-1, keepdim=True).sqrt() * torch.finfo(gram.dtype).eps
+        cutoff = values[..., -1:] * rounding.clamp_min(SMALLEST_EIGENVALUE)
         scale = torch.where(values > cutoff, values.clamp_min(cutoff).rsqrt(), torch.zeros_like(values))
         return cls(rows, atoms, (scale.unsqueeze(-1) * vectors.mT).to(gram.dtype))
 
@@ -115,6 +118,12 @@ def _same_rows(x: Tensor) -> Tensor:
         code = torch.unique(column, return_inverse=True)[1]
         index = torch.unique(index * len(x) + code, return_inverse=True)[1]
     return index
+
+
+def _has_equal_before(atoms: Tensor) -> Tensor:
+    """``(b) x m``, whether an atom equals one before it."""
+    equal = (atoms.unsqueeze(-2) == atoms.unsqueeze(-3)).all(dim=-1)
+    return equal.tril(diagonal=-1).any(dim=-1)
 
 
 def rows_at(X: Tensor, indices: Tensor) -> Tensor:

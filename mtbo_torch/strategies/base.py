@@ -140,6 +140,8 @@ class Strategy(ABC):
             for generator, state in zip(generators, state_dict["generators"], strict=True):
                 generator.set_state(state)
             portions, asked_weights = list(state_dict["portions"]), state_dict["asked_weights"].to(self._space)
+            if sum(portions) != X.shape[-2]:
+                raise RuntimeError(f"{X.shape[-2]} observations in portions of {portions}")
             with torch.no_grad():
                 self._recall(X, Y, portions, state_dict["memory"])
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
@@ -196,6 +198,8 @@ class Strategy(ABC):
 
     def _require_same_settings(self, state_dict: dict[str, Any]) -> None:
         ours, theirs = self._settings(), state_dict["settings"]
+        if not isinstance(theirs, dict):
+            raise ValueError(f"state_dict should hold its settings, got {theirs!r}. Pass what state_dict() returned.")
         different = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
         parts = [f"{key} ({theirs.get(key)} there, {ours.get(key)} here)" for key in different]
         if not different and not torch.equal(state_dict["space"].to(self._space), self._space):

@@ -14,7 +14,7 @@ from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
 from botorch.sampling import SobolQMCNormalSampler
-from botorch.utils.sampling import draw_sobol_samples, manual_seed
+from botorch.utils.sampling import manual_seed
 from gpytorch.mlls import SumMarginalLogLikelihood
 from torch import Tensor
 
@@ -23,11 +23,11 @@ from mtbo_torch.strategies.base import RememberingStrategy
 
 NUM_RESTARTS, RAW_SAMPLES, MC_SAMPLES = 4, 128, 64
 # Beyond, the boxes of the hypervolume are too many.
-MOST_TASKS_OF_HYPERVOLUME = 4
+MOST_TASKS = 4
 
 
 class _BoTorchStrategy(RememberingStrategy):
-    """Independent GPs with learned hyper-parameters, after ``2 (d + 1)`` Sobol points; one trial after another."""
+    """Independent GPs with learned hyper-parameters, after ``2 (d + 1)`` random points; one trial after another."""
 
     def _propose(self, scalarizations: list[Scalarization]) -> Tensor:
         q = len(scalarizations)
@@ -42,7 +42,7 @@ class _BoTorchStrategy(RememberingStrategy):
         box = torch.stack([self._space.amin(dim=0), self._space.amax(dim=0)])
         with manual_seed(seed), torch.enable_grad():
             if len(X) < 2 * (d + 1):
-                points = draw_sobol_samples(box, q, 1, seed=seed).squeeze(-2)
+                points = box[0] + (box[1] - box[0]) * torch.rand(q, d).to(box)
                 return points if self.choices is None else self.choices[torch.cdist(points, self.choices).argmin(-1)]
             models = [
                 SingleTaskGP(X, Y[:, [j]], input_transform=Normalize(d, bounds=box), outcome_transform=Standardize(1))
@@ -109,10 +109,9 @@ class NEHVI(_BoTorchStrategy):
 
     def __init__(self, num_tasks: int, **options: Any) -> None:
         super().__init__(num_tasks, **options)
-        if num_tasks > MOST_TASKS_OF_HYPERVOLUME:
+        if num_tasks > MOST_TASKS:
             raise ValueError(
-                f"num_tasks should be at most {MOST_TASKS_OF_HYPERVOLUME} for a hypervolume method, got {num_tasks}. "
-                "Use NParEGO."
+                f"num_tasks should be at most {MOST_TASKS} for a hypervolume method, got {num_tasks}. Use NParEGO."
             )
 
     def _acquisition(

@@ -183,13 +183,15 @@ def kill_half_way(first_result: Path, victim: int) -> None:
     ("arguments", "message"),
     [
         (["fig1x"], "Did you mean fig1"),
-        (["fig9"], "fig1a, fig1a-scaled"),
         (["fig1b", "--algorithms", "MTKBB"], "Did you mean MT-BKB|Did you mean MT-KB"),
         (["fig1b", "--device", "nonsense"], "--device should"),
+        (["fig1b", "--device", "meta"], "--device should"),
+        (["all", "fig9"], "PANEL should be among all, fig1a"),
+        (["fig1b", "--trials", "abc"], "whole number, at least 1, got abc"),
         (["fig1b", "--dtype", "float8"], "float64, float32"),
         (["fig1b", "--norm-bound", "guess"], "exact, paper"),
-        (["fig1b", "--rounds", "0"], "at least 1"),
-        (["fig1b", "--seed", "-1"], "not be negative"),
+        (["fig1b", "--rounds", "0"], "at least 1, got 0"),
+        (["fig1b", "--seed", "-1"], "at least 0, got -1"),
         (["fig1f", "--sensor-data", "/no/such/file"], "/no/such/file should"),
         (["soil", "--soil-data", "/no/such/file"], "/no/such/file should"),
         (["fig1b", "--executor", "dask"], "--scheduler"),
@@ -243,6 +245,82 @@ def test_an_output_folder_of_other_settings_or_damaged(tmp_path: Path, capsys: p
     refused([*FAST, "--algorithms", "MT-KB"], "cut or changed")
 
 
+def test_other_complaints_are_sentences_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit) as failure:
+        main(["reproduce", "fig1b", *FAST, "--out", str(tmp_path / "file")])
+    assert failure.value.code == 2
+    assert capsys.readouterr().err == f"mtbo-torch: {tmp_path / 'file'} cannot be used: File exists.\n"
+
+
+def test_interrupted_by_hand(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_run_one", interrupted)
+    with pytest.raises(SystemExit) as failure:
+        main(["reproduce", "fig1b", *FAST, "--out", str(tmp_path)])
+    assert failure.value.code == 130
+    assert "give the same command again to continue" in capsys.readouterr().err
+
+
+def test_changed_data_are_not_mixed_into_old_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = ["Xloc,Yloc,split,Cd,Co,Cr,Cu,Ni,Pb,Zn"]
+    numbers = torch.rand(30, 9, generator=torch.Generator().manual_seed(0)).tolist()
+    for i, (x, y, *metals) in enumerate(numbers):
+        rows.append(",".join([str(x), str(y), "val" if i % 2 else "pred", *map(str, metals)]))
+    (tmp_path / "soil.csv").write_text("\n".join(rows))
+    options = [
+        *FAST,
+        "--algorithms",
+        "random",
+        "--out",
+        str(tmp_path / "out"),
+        "--soil-data",
+        str(tmp_path / "soil.csv"),
+    ]
+    main(["reproduce", "soil", *options])
+    first, second = rows[2].split(","), rows[4].split(",")
+    first[3], second[3] = second[3], first[3]  # the same numbers, at other places
+    rows[2], rows[4] = ",".join(first), ",".join(second)
+    (tmp_path / "soil.csv").write_text("\n".join(rows))
+    with pytest.raises(SystemExit):
+        main(["reproduce", "soil", *options])
+    assert "data sha256 is" in capsys.readouterr().err
+
+
+def test_panels_of_other_settings_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--algorithms", "mtkb", "itkb", "--out", str(tmp_path)]
+    main(["reproduce", "fig1b", "--trials", "2", "--rounds", "12", *options])
+    (tmp_path / "fig1a").mkdir()
+    (tmp_path / "fig1a" / "panel.json").write_text("{}")  # of another version
+    main(["reproduce", "fig1c", "--trials", "2", "--rounds", "10", *options])
+    assert "cannot be told (fig1b was not run with the same settings)" in capsys.readouterr().out
+    main(["reproduce", "fig1b", "--trials", "1", "--rounds", "12", *options])
+    assert "MT-KB ends below IT-KB: cannot be told" in capsys.readouterr().out
+
+
+def test_a_single_round(tmp_path: Path) -> None:
+    main(
+        [
+            "reproduce",
+            "fig1b",
+            "fig1a",
+            "--trials",
+            "1",
+            "--rounds",
+            "1",
+            "--out",
+            str(tmp_path),
+            "--algorithms",
+            "mobo",
+        ]
+    )
+    assert (tmp_path / "fig1a" / "fig1a.png").exists()
+
+
 def test_a_panel_without_its_data_is_skipped_with_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -260,7 +338,7 @@ def test_hypervolume_methods_are_left_out_where_they_cannot_run(tmp_path: Path) 
 
 
 def test_claims_are_judged_by_the_numbers() -> None:
-    finals = {"a": [1.0, 3.0], "b": [2.0, 4.0], "c": [2.5, 3.4], "d": [4.0, 1.0]}
+    finals = {"a": [1.0, 3.0], "b": [2.0, 4.0], "c": [2.5, 3.4], "d": [4.0, 1.0], "e": [0.0, 0.0]}
 
     def outcome(kind: str, *curves: str, elsewhere: dict[str, list[float]] | None = None) -> str:
         return judge(Claim("", kind, curves, "fig1b"), finals, elsewhere).outcome
@@ -273,8 +351,12 @@ def test_claims_are_judged_by_the_numbers() -> None:
     assert outcome("near", "c", "b") == "seen"
     assert outcome("near", "b", "a") == "not seen"
     assert outcome("falls", "a", "c", "b") == "seen"
-    assert outcome("falls", "a", "b", "c") == "not seen"
+    assert outcome("falls", "a", "d", "b") == "seen"
+    assert outcome("falls", "c", "a", "b") == "within the noise"
+    assert outcome("falls", "a", "d") == "within the noise"
+    assert outcome("falls", "b", "a") == "not seen"
     assert outcome("gap", "a", "b") == "cannot be told"
+    assert outcome("gap", "e", "b", elsewhere={"e": [1.0], "b": [1.2]}) == "cannot be told"
     assert outcome("gap", "a", "b", elsewhere={"a": [1.0], "b": [1.2]}) == "seen"
     assert outcome("gap", "a", "b", elsewhere={"a": [1.0], "b": [1.8]}) == "not seen"
     assert "gap 1 ± 0" in judge(Claim("", "below", ("a", "b")), finals).evidence

@@ -34,7 +34,17 @@ def test_trials_batched_or_one_by_one(experiment: str, algorithm: str) -> None:
         alone, _ = run_part(Part(experiment, algorithm, (trial,), settings))
         assert torch.equal(alone["x"][0], together["x"][place])
         for name, column in alone.items():
-            torch.testing.assert_close(column[0], together[name][place], atol=1e-9, rtol=1e-9, equal_nan=True)
+            # The norms behind a certificate pass through eigenvectors of a near-singular matrix.
+            tolerance = 1e-6 if name == "certificate" else 1e-9
+            torch.testing.assert_close(column[0], together[name][place], atol=1e-9, rtol=tolerance, equal_nan=True)
+
+
+def test_a_dictionary_does_not_depend_on_those_beside_it() -> None:
+    settings = Settings(rounds=100)
+    together, _ = run_part(Part("rkhs-2-chebyshev", "IT-BKB", tuple(range(10)), settings))
+    for trial in (2, 6):
+        alone, _ = run_part(Part("rkhs-2-chebyshev", "IT-BKB", (trial,), settings))
+        assert torch.equal(alone["x"][0], together["x"][trial])
 
 
 @EVERY

@@ -114,9 +114,23 @@ def double_a_row(folder: Path) -> None:
     (folder / "results.csv").write_text("".join([*lines, lines[-1]]))
 
 
+def copy_a_row(folder: Path) -> None:
+    lines = (folder / "results.csv").read_text().splitlines(keepends=True)
+    (folder / "results.csv").write_text("".join([*lines[:-1], lines[-2]]))
+
+
+def spoil_a_number(folder: Path) -> None:
+    text = (folder / "results.csv").read_text()
+    (folder / "results.csv").write_text(text.replace(",1.0,", ",abc,", 1))
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
+        (copy_a_row, "cut or changed"),
+        (spoil_a_number, "damaged line"),
+        (lambda folder: (folder / "results.csv").write_bytes(b"\xff\xfe"), "damaged line"),
+        (lambda folder: (folder / "state.pt").unlink(), r"state\.pt"),
         (cut_rows, "cut or changed"),
         (cut_bytes, "cut or changed"),
         (double_a_row, "cut or changed"),

@@ -148,10 +148,41 @@ def test_unreadable_files_are_refused_in_a_sentence(load: object, tmp_path: Path
     (tmp_path / "empty.csv").write_text("")
     (tmp_path / "binary.csv").write_bytes(bytes(range(256)))
     (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"x" * 1000)[:20])
-    (tmp_path / "few.csv").write_text(f"{HEADER},Xloc,Yloc,split,{','.join(SOIL_TASKS)}\n")
-    for name in ("absent.csv", "empty.csv", "binary.csv", "cut.csv.gz", "few.csv"):
+    (tmp_path / "torn.csv.gz").write_bytes(gzip.compress(b"x,y" * 1000)[:15] + b"torn" * 20)
+    header = f"{HEADER},Xloc,Yloc,split,{','.join(SOIL_TASKS)}\n"
+    (tmp_path / "few.csv").write_text(header)
+    (tmp_path / "long.csv").write_text(header + "x" * 200_000)
+    for name in ("absent.csv", "empty.csv", "binary.csv", "cut.csv.gz", "torn.csv.gz", "few.csv", "long.csv"):
         with pytest.raises(ValueError, match=f"{name} should"):
             load(tmp_path / name)
+
+
+def test_places_twice_and_constant_tasks_are_refused(tmp_path: Path) -> None:
+    path = tidy(tmp_path / "a.csv")
+    text = path.read_text()
+    path.write_text(text.replace(",6.0,4,", ",3.0,1,"))
+    with pytest.raises(ValueError, match=r"a\.csv should make a problem, got: places should all be different"):
+        load_sensors(path)
+    rows = [line.split(",") for line in text.splitlines()]
+    path.write_text(
+        "\n".join(",".join([*row[:5], "20", *row[6:]]) if i else ",".join(row) for i, row in enumerate(rows))
+    )
+    with pytest.raises(ValueError, match="temperature should vary, got 20 everywhere"):
+        load_sensors(path)
+    tidy(path, motes=3)
+    with pytest.raises(ValueError, match="more than 3 working motes, got 3"):
+        load_sensors(path)
+
+
+def test_marks_of_other_programs(tmp_path: Path) -> None:
+    path = tidy(tmp_path / "a.csv")
+    good = load_sensors(path)
+    lines = [*path.read_text().splitlines(), "3,9.0,2,9,,20,40,300,2.6,false", "3,5.0,5,9,,20,40,300,2.6,True"]
+    path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode())
+    again = load_sensors(path)
+    assert torch.equal(again.values, good.values)
+    assert "1 empty or invalid" in again.report
+    assert "1 of a mote at a second place" in again.report
 
 
 def test_a_folder_without_the_two_files(tmp_path: Path) -> None:
