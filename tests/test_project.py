@@ -11,6 +11,7 @@ import pytest
 
 import mtbo_torch
 from mtbo_torch.cli import main
+from mtbo_torch.problems.paper import OPEN_CHOICES
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "mtbo_torch"
@@ -79,6 +80,12 @@ def readme_blocks() -> list[str]:
 @pytest.mark.parametrize("code", readme_blocks(), ids=lambda code: code.splitlines()[0])
 def test_readme_code_runs(code: str) -> None:
     exec(compile(code, "README.md", "exec"), {})
+
+
+def test_the_readme_lists_what_was_chosen() -> None:
+    text = (ROOT / "README.md").read_text()
+    for what, choice in OPEN_CHOICES:
+        assert f"| {what} | {choice} |" in text
 
 
 def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,17 +91,15 @@ class Run:
 
     def _play(self) -> Columns:
         strategy, instances = self.strategy, self.instances
-        certified = self.part.algorithm in CERTIFIED and isinstance(strategy, KernelStrategy)
-        radius = strategy.radius if isinstance(strategy, KernelStrategy) and certified else None
         x = strategy.ask()
         values = instances.values(x)
         draws = [torch.randn(1, instances.num_tasks, generator=g, dtype=torch.double) for g in self.noise]
         y = values + instances.noise_scale * torch.stack(draws).to(values)
         row = {"weights": strategy.asked_weights, "x": x, "y": y, "values": values}
-        if isinstance(strategy, KernelStrategy) and radius is not None:
+        if self.part.algorithm in CERTIFIED and isinstance(strategy, KernelStrategy):
             lipschitz = self.scalarization(strategy.asked_weights.squeeze(-2)).lipschitz
             norm = strategy.covariance_norm(x).squeeze(-1)
-            row["bounds"] = torch.stack([lipschitz, radius, norm], dim=-1).unsqueeze(-2)
+            row["bounds"] = torch.stack([lipschitz, strategy.radius, norm], dim=-1).unsqueeze(-2)
         strategy.tell(x, y)
         return row
 
