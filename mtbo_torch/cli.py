@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from botorch.utils.multi_objective.pareto import is_non_dominated
 from torch import Tensor
 
 from mtbo_torch.experiments.algorithms import ALGORITHMS, DEFAULT_ALGORITHMS, named
@@ -159,7 +160,8 @@ def demo(trials: int, rounds: int, out: Path) -> None:
     _print_table(curves)
     instances = instances_of("rkhs-2-chebyshev", numbers, settings, None)
     assert instances.attainable is not None
-    save_demo(curves, instances.attainable[-1], instances.values(columns["MT-KB"]["x"])[-1], out)
+    widest = int(is_non_dominated(instances.attainable).sum(dim=-1).argmax())  # the front worth looking at
+    save_demo(curves, instances.attainable[widest], instances.values(columns["MT-KB"]["x"])[widest], out)
     print(f"The picture is in {out}")
 
 

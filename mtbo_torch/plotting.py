@@ -89,11 +89,11 @@ def plot_pareto(attainable: Tensor, chosen: Tensor, ax: Axes | None = None) -> A
 
 
 def save_demo(curves: Mapping[str, Tensor], attainable: Tensor, chosen: Tensor, path: Path) -> None:
-    """The picture of ``mtbo-torch demo``: regret over all trials, and the choices of the last one."""
+    """The picture of ``mtbo-torch demo``: regret over all trials, and the choices in one."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
     trials = len(next(iter(curves.values())))
     plot_regret(curves, left).set(title=f"{trials} functions, mean and standard deviation", ylim=(0, None))
-    plot_pareto(attainable, chosen, right).set_title("the last one: what MT-KB chose")
+    plot_pareto(attainable, chosen, right).set_title("one of them: what MT-KB chose")
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
