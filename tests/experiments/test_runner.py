@@ -52,8 +52,8 @@ def test_trials_on_a_box_batched_or_one_by_one(algorithm: str) -> None:
     settings = Settings(rounds=6)
     together, _ = run_part(Part("branin-chebyshev", algorithm, (0, 1), settings))
     alone, _ = run_part(Part("branin-chebyshev", algorithm, (1,), settings))
-    close(together["x"][1], alone["x"][0], 1e-4)
-    close(together["regret"][1], alone["regret"][0], 1e-3)
+    close(together["x"][1], alone["x"][0], 1e-6)
+    close(together["regret"][1], alone["regret"][0], 1e-6)
 
 
 @EVERY
@@ -113,8 +113,6 @@ def test_other_seeds_and_trials_are_other_runs() -> None:
 def test_single_precision(algorithm: str) -> None:
     columns, _ = run_part(Part("rkhs-2-chebyshev", algorithm, (0, 1), Settings(rounds=20, dtype="float32")))
     assert all(not column.isnan().any() for name, column in columns.items() if name != "hypervolume_share")
-    double, _ = run_part(Part("rkhs-2-chebyshev", algorithm, (0, 1), Settings(rounds=1)))
-    close(columns["weights"][:, :1], double["weights"], 1)  # drawn in another precision, but of the same functions
     kinds = [Settings(dtype=dtype) for dtype in ("float32", "float64")]
     tables = [instances_of("rkhs-2-chebyshev", (0, 1), kind, None).attainable for kind in kinds]
     close(tables[0], tables[1], 1e-4)

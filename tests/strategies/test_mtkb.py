@@ -100,6 +100,8 @@ def test_the_followed_choices_agree_with_the_model(build: Builder) -> None:
     mean, norm = mtkb._state.mean_and_norm()
     close(mean, mtkb.model.mean(CHOICES), 1e-10)
     close(norm, mtkb.model.covariance_norm(CHOICES), 1e-10)
+    _, variance = mtkb._state.mean_and_variance()
+    close(variance, mtkb.model.covariance(CHOICES).diagonal(dim1=-2, dim2=-1), 1e-10)
     close(mtkb.model.train_targets, mtkb.train_Y, 0)
 
 
