@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import gpytorch
 import torch
 from gpytorch.kernels import Kernel, RBFKernel
@@ -20,6 +22,54 @@ def as_gamma(kernel: Kernel, num_tasks: int) -> MatrixKernel:
         merged[id(base)] = (base, task_covar if known is None else known[1] + task_covar)
     evaluators = tuple(ScalarEvaluator(base, kernel.active_dims) for base, _ in merged.values())
     return SeparableSum(evaluators, tuple(task_covar for _, task_covar in merged.values()))
+
+
+def rescaled(gamma: MatrixKernel, scale: Tensor) -> MatrixKernel:
+    """The kernel of the tasks in other units, ``(b) x n`` times the old ones."""
+    if not isinstance(gamma, SeparableSum):
+        return ConstantlyScaled(gamma, scale)
+    outer = scale.unsqueeze(-1) * scale.unsqueeze(-2)
+    return SeparableSum(gamma.kernels, tuple(task_covar * outer for task_covar in gamma.task_covars))
+
+
+@dataclass(frozen=True)
+class ConstantlyScaled:
+    """``diag(s) Gamma(x, x') diag(s)``; s is ``(b) x n``."""
+
+    gamma: MatrixKernel
+    scale: Tensor
+
+    def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
+        rows, columns = (
+            self.scale.unsqueeze(-2).expand(*self.scale.shape[:-1], X.shape[-2], -1).flatten(-2) for X in (X1, X2)
+        )
+        return rows.unsqueeze(-1) * self.gamma(X1, X2) * columns.unsqueeze(-2)
+
+    def blocks(self, X: Tensor) -> Tensor:
+        return (self.scale.unsqueeze(-1) * self.scale.unsqueeze(-2)).unsqueeze(-3) * self.gamma.blocks(X)
+
+
+@dataclass(frozen=True)
+class ScaledAtPoints:
+    """``diag(s(x))^-1 Gamma(x, x') diag(s(x'))^-1``; a point's s are the last n of its columns.
+
+    With an observation's standard deviations for s, noise that varies from one observation to the next becomes unit
+    noise; with ones for s, a point is a point of the function itself.
+    """
+
+    gamma: MatrixKernel
+    num_tasks: int
+
+    def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
+        (X1, rows), (X2, columns) = self._split(X1), self._split(X2)
+        return self.gamma(X1, X2) / (rows.flatten(-2).unsqueeze(-1) * columns.flatten(-2).unsqueeze(-2))
+
+    def blocks(self, X: Tensor) -> Tensor:
+        X, scale = self._split(X)
+        return self.gamma.blocks(X) / (scale.unsqueeze(-1) * scale.unsqueeze(-2))
+
+    def _split(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        return X[..., : -self.num_tasks], X[..., -self.num_tasks :]
 
 
 class ScalarEvaluator:

@@ -3,58 +3,131 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, Self
 
 import torch
 from botorch import settings as botorch_settings
 from botorch.acquisition.objective import PosteriorTransform
+from botorch.exceptions.errors import BotorchError, UnsupportedError
 from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
 from botorch.models.model import FantasizeMixin
+from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from botorch.posteriors import GPyTorchPosterior, Posterior
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import MultitaskGaussianLikelihood
 from gpytorch.means import Mean, MultitaskMean, ZeroMean
+from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.models import ExactGP
-from linear_operator import to_linear_operator
 from torch import Tensor
 
 from mtbo_torch import regression as reg
 from mtbo_torch.checks import (
     require_batch,
     require_data,
+    require_finite,
     require_oversampling,
     require_positive,
     require_same_kind,
     require_tensor,
 )
-from mtbo_torch.evaluation import as_gamma
+from mtbo_torch.covariance import JointCovariance
+from mtbo_torch.evaluation import ScaledAtPoints, as_gamma, rescaled
 from mtbo_torch.kernels import ICMKernel, MultiTaskKernel
-from mtbo_torch.noise import likelihood_of, noise_of, require_likelihood
+from mtbo_torch.noise import ObservedNoise, likelihood_of, noise_of, require_likelihood, require_variances
 
 DEFAULT_OVERSAMPLING = 3.0
 
 
 @dataclass(frozen=True)
+class _Units:
+    """The user's units: ``y = offset + scale * y'`` for the values y' behind an affine outcome transform.
+
+    Attributes:
+        offset: ``(b) x 1 x n``.
+        scale: ``(b) x 1 x n``.
+    """
+
+    offset: Tensor
+    scale: Tensor
+
+    @classmethod
+    def of(cls, transform: OutcomeTransform, like: Tensor) -> _Units:
+        zero, one = torch.zeros_like(like), torch.ones_like(like)
+        # The variance knows the scale to all digits; a difference of values only knows its sign.
+        offset, variance = transform.untransform(zero, Yvar=one)
+        sign = (transform.untransform(one)[0] - offset).sign()
+        return cls(offset, sign * variance.sqrt())
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """What a regression is fitted to.
+
+    Attributes:
+        gamma: The kernel.
+        noise: ``(b) x 1`` or ``(b) x n``.
+        X: ``(b) x t x d``; with noise of their own, observations have their standard deviations as n more columns.
+        Y: ``(b) x t x n``, with a prior mean of zero.
+        deviations: ``(b) x t x n``, by which Y was divided; None if it was not.
+    """
+
+    gamma: reg.MatrixKernel
+    noise: Tensor
+    X: Tensor
+    Y: Tensor
+    deviations: Tensor | None
+
+
+@dataclass(frozen=True)
 class _Fitted:
-    """A regression, the prior mean that was subtracted from its data, and the hyper-parameters it belongs to."""
+    """A regression, the prior mean that was subtracted from its data, and the hyper-parameters it belongs to.
+
+    Attributes:
+        regression: In the user's units.
+        mean_module: The prior mean, behind the outcome transform.
+        units: The user's units; None without an affine outcome transform.
+        per_point: Whether every observation has a noise of its own.
+        width: The number of a point's columns that are inputs.
+        hyperparameters: Copies of all that a fit depends on beside the data.
+    """
 
     regression: reg.Regression
     mean_module: Mean
+    units: _Units | None
+    per_point: bool
+    width: int
     hyperparameters: tuple[Tensor, ...]
 
     def is_for(self, hyperparameters: list[Tensor]) -> bool:
         same_number = len(hyperparameters) == len(self.hyperparameters)
         return same_number and all(map(torch.equal, hyperparameters, self.hyperparameters))
 
+    @property
+    def has_prior_mean(self) -> bool:
+        return self.units is not None or not isinstance(self.mean_module, ZeroMean)
+
+    def prior_mean(self, points: Tensor) -> Tensor:
+        """``... x q x n``, at points as the regression takes them."""
+        mean = _evaluated_mean(self.mean_module, points[..., : self.width], self.regression.num_tasks)
+        return mean if self.units is None else self.units.offset + self.units.scale * mean
+
 
 class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin, ABC):
-    """What the exact and the Nystrom model share: a BoTorch model around a regression."""
+    """What the exact and the Nystrom model share: a BoTorch model around a regression.
+
+    The regression works in the user's units: an affine outcome transform is a change of units, which scales the task
+    matrices and the noise. Inputs are transformed before it sees them.
+    """
 
     _supports_cache_root = False
+    _has_transformed_inputs: bool
+    _original_train_inputs: Tensor | None
 
     def __init__(
         self,
@@ -64,20 +137,27 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         eta: float | Tensor | None = None,
         mean_module: Mean | None = None,
         likelihood: MultitaskGaussianLikelihood | None = None,
+        train_Yvar: Tensor | None = None,
+        outcome_transform: OutcomeTransform | None = None,
+        input_transform: InputTransform | None = None,
     ) -> None:
         num_tasks = None if covar_module is None else _num_tasks(covar_module, train_X)
         require_data(train_X, train_Y, num_tasks)
+        if train_Yvar is not None:
+            require_variances("train_Yvar", train_Yvar, train_Y)
         batch_shape, num_tasks = train_X.shape[:-2], train_Y.shape[-1]
+        transformed_X = self._first_transformed(train_X, input_transform)
+        if outcome_transform is not None:
+            train_Y, train_Yvar = _outcomes(outcome_transform, train_Y, train_Yvar, transformed_X)
         if covar_module is None:
-            base = get_covar_module_with_dim_scaled_prior(ard_num_dims=train_X.shape[-1], batch_shape=batch_shape)
+            base = get_covar_module_with_dim_scaled_prior(ard_num_dims=transformed_X.shape[-1], batch_shape=batch_shape)
             covar_module = ICMKernel(base, num_tasks=num_tasks)
         require_batch("covar_module", covar_module.batch_shape, batch_shape)
-        if likelihood is None:
+        _require_one_noise(eta=eta, likelihood=likelihood, train_Yvar=train_Yvar)
+        if train_Yvar is not None:
+            likelihood = ObservedNoise(train_Yvar)
+        elif likelihood is None:
             likelihood = likelihood_of(eta, num_tasks, train_X)
-        elif eta is not None:
-            raise ValueError(
-                "eta should not be given together with likelihood, got both. The likelihood has the noise."
-            )
         else:
             require_likelihood(likelihood, num_tasks)
         require_batch("likelihood", noise_of(likelihood).shape[:-1], batch_shape)
@@ -85,11 +165,20 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         self.covar_module = covar_module
         self.mean_module = ZeroMean(batch_shape=batch_shape) if mean_module is None else mean_module
         _require_mean(self.mean_module, num_tasks)
-        self._num_outputs = num_tasks
+        if outcome_transform is not None:
+            self.outcome_transform = outcome_transform
+        if input_transform is not None:
+            self.input_transform = input_transform
+        self._num_tasks = num_tasks
+        self._tasks: list[int] | None = None
         self._input_batch_shape = batch_shape
-        self._aug_batch_shape = torch.Size()
         self._fitted: _Fitted | None = None
         self.to(train_X)
+
+    @property
+    def num_outputs(self) -> int:
+        """The number of tasks, or of those that :meth:`subset_output` left."""
+        return self._num_tasks if self._tasks is None else len(self._tasks)
 
     @property
     def regression(self) -> reg.Regression:
@@ -107,20 +196,28 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
 
     @property
     def noise(self) -> Tensor:
-        r"""``(b) x 1`` or ``(b) x n``: :math:`\eta`, the same for all tasks or one for each."""
+        r"""``(b) x 1`` or ``(b) x n``: :math:`\eta`, the same for all tasks or one for each.
+
+        It is that of values behind the outcome transform, and the average if observations have their own.
+        """
         return noise_of(self.likelihood)
 
     def mean(self, X: Tensor) -> Tensor:
         r"""``... x q x n``, the posterior mean :math:`\mu_t(x)` at ``... x q x d`` points."""
-        return self._add_prior_mean(X, self._regression_at(X).mean(X))
+        fitted, points = self._at(X)
+        return self._mean(fitted, points, fitted.regression.mean(points))
 
     def covariance(self, X: Tensor) -> Tensor:
         r"""``... x q x n x n``, :math:`\Gamma_t(x, x)` at each of ``... x q x d`` points."""
-        return self._regression_at(X).covariance(X)
+        fitted, points = self._at(X)
+        return self._block(fitted.regression.covariance(points))
 
     def covariance_norm(self, X: Tensor) -> Tensor:
         r"""``... x q``, the operator norm :math:`\|\Gamma_t(x, x)\|` at each of ``... x q x d`` points."""
-        return self._regression_at(X).covariance_norm(X)
+        fitted, points = self._at(X)
+        if self._tasks is not None:
+            return reg.operator_norm(self._block(fitted.regression.covariance(points)))
+        return fitted.regression.covariance_norm(points)
 
     def mean_and_norm(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and covariance norm together, sharing the kernel evaluation.
@@ -128,13 +225,18 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         For use inside acquisition functions. Away from the CPU, where comparing them would wait for the device,
         hyper-parameters are taken to be unchanged since the last call of another method.
         """
-        mean, norm = self._evaluated(X).mean_and_norm(X)
-        return self._add_prior_mean(X, mean), norm
+        fitted, points = self._at(X, in_acquisition=True)
+        if self._tasks is not None:
+            norm = reg.operator_norm(self._block(fitted.regression.covariance(points)))
+            return self._mean(fitted, points, fitted.regression.mean(points)), norm
+        mean, norm = fitted.regression.mean_and_norm(points)
+        return self._mean(fitted, points, mean), norm
 
     def mean_and_variance(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of each task together, ``... x q x n`` both; otherwise as :meth:`mean_and_norm`."""
-        mean, variance = self._evaluated(X).mean_and_variance(X)
-        return self._add_prior_mean(X, mean), variance
+        fitted, points = self._at(X, in_acquisition=True)
+        mean, variance = fitted.regression.mean_and_variance(points)
+        return self._mean(fitted, points, mean), self._select(variance)
 
     def posterior(
         self,
@@ -148,77 +250,151 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         Args:
             X: ``... x q x d``.
             output_indices: The tasks to keep; all by default.
-            observation_noise: Whether to add the noise, or the noise variances to add, ``... x q x n``.
+            observation_noise: Whether to add the noise, or the noise variances to add, ``... x q x n`` (or
+                ``... x 1 x n``), of values behind the outcome transform.
             posterior_transform: Applied to the result.
         """
-        self.eval()
-        fitted = self._regression_at(X)
-        mean = self._add_prior_mean(X, fitted.mean(X))
-        covariance = fitted.joint_covariance(X)
+        fitted, points = self._at(X, in_outcome_units=False)
+        tasks = self._kept(output_indices)
+        mean = self._mean(fitted, points, fitted.regression.mean(points), tasks)
+        noise = None
         if observation_noise is not False:
-            if isinstance(observation_noise, Tensor):
-                require_positive("observation_noise", observation_noise, "Pass variances.", allow_zero=True)
-            noise = observation_noise if isinstance(observation_noise, Tensor) else self.noise.unsqueeze(-2)
-            covariance = covariance + torch.diag_embed(noise.expand(mean.shape).flatten(-2))
-        if output_indices is not None:
-            mean, covariance = _select_tasks(mean, covariance, output_indices)
+            noise = self._observation_noise(fitted, observation_noise, mean, tasks)
+        covariance = JointCovariance(points, regression=fitted.regression, tasks=tasks, noise=noise)
         posterior: Posterior = GPyTorchPosterior(_normal(mean, covariance))
+        if self._is_warped:
+            transform = self.outcome_transform if tasks is None else self.outcome_transform.subset_output(tasks)
+            posterior = transform.untransform_posterior(posterior, X=X)
         return posterior if posterior_transform is None else posterior_transform(posterior=posterior, X=X)
 
-    def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> Self:
+    def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> Self:
         """A new model with more data, without factorising anew; this one keeps its answers.
 
         Args:
             X: ``... x q x d``.
             Y: ``... x q x n``. Leading dimensions beyond the model's batch shape give a model of that batch shape.
+            noise: ``... x q x n`` noise variances, behind the outcome transform, for a model that was built with
+                `train_Yvar`; by default the average of those it has.
+            kwargs: Ignored, for BoTorch.
         """
-        if kwargs.get("noise") is not None:
-            raise ValueError(
-                "condition_on_observations takes no noise of its own for the new points: "
-                "the model's noise holds for all points. Leave noise out."
+        if self._tasks is not None:
+            raise UnsupportedError(
+                f"This model shows {self.num_outputs} of its {self._num_tasks} tasks and cannot learn from values of "
+                "some tasks only. Condition the model that subset_output was called on."
             )
-        try:
-            batch_shape = torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2], self.batch_shape)
-        except RuntimeError as error:
+        if noise is not None and not isinstance(self.likelihood, ObservedNoise):
             raise ValueError(
-                f"X and Y should have batch shapes that broadcast with the model's {tuple(self.batch_shape)}, "
-                f"got shapes {tuple(X.shape)} and {tuple(Y.shape)}. Add or expand leading dimensions."
-            ) from error
-        X, Y = X.expand(*batch_shape, *X.shape[-2:]), Y.expand(*batch_shape, *Y.shape[-2:])
-        require_data(X, Y, self.num_outputs, names=("X", "Y"))
-        self._require_inputs(X)
-        fitted = self._current()
-        regression = fitted.regression if batch_shape == self.batch_shape else fitted.regression.expand(batch_shape)
-        return self.with_regression(regression.append(X, Y - self._prior_mean(X, fitted.mean_module)))
+                "noise should only be given to a model built with train_Yvar, got it for one whose noise holds for "
+                "all points. Leave noise out."
+            )
+        X, Y = self._expanded(X, Y)
+        require_data(X, Y, self._num_tasks, names=("X", "Y"))
+        fitted, points = self._at(X, in_outcome_units=False)
+        if self._is_warped:
+            with torch.no_grad():
+                Y = self.outcome_transform(Y, X=X)[0]
+        values = Y - fitted.prior_mean(points) if fitted.has_prior_mean else Y
+        variances = None
+        if isinstance(self.likelihood, ObservedNoise):
+            variances = self.likelihood.average.unsqueeze(-2) if noise is None else noise
+            variances = variances.expand(Y.shape)
+            require_variances("noise", variances.contiguous(), Y)
+        regression = fitted.regression
+        if X.shape[:-2] != self.batch_shape:
+            regression = regression.expand(X.shape[:-2])
+        if fitted.per_point:
+            assert variances is not None
+            deviations = self._in_units(fitted, variances).sqrt()
+            points = torch.cat([points[..., : fitted.width], deviations], dim=-1)
+            values = values / deviations
+        new = self._with_regression(regression.append(points, values), X)
+        if variances is not None:
+            mine = self.likelihood.variances
+            mine = mine.expand(*X.shape[:-2], *mine.shape[-2:])
+            new.likelihood = ObservedNoise(torch.cat([mine, variances], dim=-2))
+            if new.likelihood.is_constant == fitted.per_point:
+                new._fitted = None  # the noise is of another kind now
+        return new
 
     def hallucinate(self, X: Tensor) -> Self:
         """A new model that has seen its own mean at ``... x q x d``: the variance shrinks, the mean stays."""
         return self.condition_on_observations(X, self.mean(X))
 
-    def with_regression(self, regression: reg.Regression) -> Self:
-        """A copy of this model around a regression that grew out of this model's by appending."""
-        # Data may hang in a graph, which cannot be copied, and are replaced anyway, as is what was fitted to them.
-        replaced = (self.train_inputs, self.train_targets, self._fitted)
-        new = deepcopy(self, {id(part): () for part in replaced if part is not None})
-        fitted = self._current()
-        new.train_inputs = (regression.train_X,)
-        new.train_targets = regression.train_Y
-        if not isinstance(fitted.mean_module, ZeroMean):
-            new.train_targets = regression.train_Y + self._prior_mean(regression.train_X, fitted.mean_module)
-        new._input_batch_shape = regression.batch_shape
-        new._fitted = _Fitted(regression, fitted.mean_module, fitted.hyperparameters)
+    def subset_output(self, idcs: Sequence[int]) -> Self:
+        """The same model, showing some of its tasks only; what it knows of them still comes from all.
+
+        Args:
+            idcs: The indices of the tasks.
+        """
+        new = deepcopy(self)
+        new._tasks = self._kept(list(idcs))
         return new
+
+    def with_regression(self, regression: reg.Regression) -> Self:
+        """A copy of this model around a regression that grew out of this model's."""
+        return self._with_regression(regression, None)
 
     def forward(self, x: Tensor) -> MultitaskMultivariateNormal:
         """The prior at ``x``, as GPyTorch's marginal likelihood wants it."""
-        return MultitaskMultivariateNormal(self._prior_mean(x, self.mean_module), self.covar_module(x))
+        if self.training:
+            x = self.transform_inputs(x)
+        mean = _evaluated_mean(self.mean_module, x, self._num_tasks)
+        return MultitaskMultivariateNormal(mean, self.covar_module(x))
+
+    def compute_custom_loss(self, mll: ExactMarginalLogLikelihood, **kwargs: Any) -> Tensor:
+        """``(b)``, minus the log marginal likelihood per observed value: what ``fit_gpytorch_mll`` minimises."""
+        problem = self._problem(self.covar_module, self.mean_module, None)
+        value = self._log_likelihood(problem)
+        if problem.deviations is not None:
+            value = value - problem.deviations.log().sum(dim=(-2, -1))
+        return -mll._add_other_terms(value, ()) / problem.Y.shape[-2:].numel()
+
+    @property
+    def custom_fit(self) -> Any:
+        """BoTorch's hook for a fit of our own: there if nothing is to be learned, and then nothing is done."""
+        if any(parameter.requires_grad for parameter in self.parameters()):
+            raise AttributeError("custom_fit")
+        return _leave_alone
+
+    @property
+    def _aug_batch_shape(self) -> torch.Size:
+        # BoTorch fits the members of a batch one by one where they share nothing that is learned.
+        batch_shape = self.batch_shape
+        learned = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        shared = any(parameter.shape[: len(batch_shape)] != batch_shape for parameter in learned)
+        return torch.Size() if shared else batch_shape
 
     @abstractmethod
-    def _fit_to(self, gamma: reg.MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> reg.Regression:
-        """The regression of values with a prior mean of zero."""
+    def _fit_to(self, problem: _Problem) -> reg.Regression:
+        """The regression."""
+
+    @abstractmethod
+    def _log_likelihood(self, problem: _Problem) -> Tensor:
+        """``(b)``, of the problem's values."""
+
+    def _problem(self, kernel: Kernel, mean_module: Mean, units: _Units | None) -> _Problem:
+        X = self._train_X
+        if hasattr(self, "input_transform"):
+            X = self.input_transform(X) if self.training else self.input_transform.preprocess_transform(X)
+        Y = self.train_targets - _evaluated_mean(mean_module, X, self._num_tasks)
+        gamma, noise = as_gamma(kernel, self._num_tasks), self.noise
+        observed = self.likelihood.variances if isinstance(self.likelihood, ObservedNoise) else None
+        if units is not None:
+            scale = units.scale
+            gamma, Y = rescaled(gamma, scale.squeeze(-2)), scale * Y
+            noise = noise * scale.squeeze(-2).square()
+            observed = None if observed is None else observed * scale.square()
+        if observed is None or self.likelihood.is_constant:
+            return _Problem(gamma, noise, X, Y, None)
+        deviations = observed.sqrt()
+        gamma = ScaledAtPoints(gamma, self._num_tasks)
+        one = noise.new_ones(*noise.shape[:-1], 1)
+        return _Problem(gamma, one, torch.cat([X, deviations], dim=-1), Y / deviations, deviations)
 
     def _current(self) -> _Fitted:
         """What was fitted last, unless a hyper-parameter has changed since."""
+        if self.training:
+            self.eval()
         values = self._hyperparameters()
         if botorch_settings.propagate_grads.on():
             return self._fit(self.covar_module, self.mean_module, values)
@@ -230,43 +406,158 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         return self._fitted
 
     def _fit(self, kernel: Kernel, mean_module: Mean, hyperparameters: list[Tensor]) -> _Fitted:
-        X, Y = self.train_inputs[0], self.train_targets
-        gamma = as_gamma(kernel, self.num_outputs)
-        regression = self._fit_to(gamma, self.noise, X, Y - self._prior_mean(X, mean_module))
-        return _Fitted(regression, mean_module, tuple(value.detach().clone() for value in hyperparameters))
+        units = None
+        if hasattr(self, "outcome_transform") and not self._is_warped:
+            like = self.train_targets.new_zeros(*self.batch_shape, 1, self._num_tasks)
+            units = _Units.of(self.outcome_transform, like)
+        problem = self._problem(kernel, mean_module, units)
+        copies = tuple(value.detach().clone() for value in hyperparameters)
+        per_point = problem.deviations is not None
+        width = problem.X.shape[-1] - (self._num_tasks if per_point else 0)
+        return _Fitted(self._fit_to(problem), mean_module, units, per_point, width, copies)
 
-    def _evaluated(self, X: Tensor) -> reg.Regression:
-        """What answers inside an acquisition function."""
+    def _at(self, X: Tensor, in_acquisition: bool = False, in_outcome_units: bool = True) -> tuple[_Fitted, Tensor]:
+        """What answers, and the points as it takes them."""
         self._require_inputs(X)
-        comparable = X.device.type == "cpu" or botorch_settings.propagate_grads.on()
-        return (self._fitted if self._fitted is not None and not comparable else self._current()).regression
+        if in_outcome_units and self._is_warped:
+            self._refuse_warped()
+        comparable = X.device.type == "cpu" or botorch_settings.propagate_grads.on() or not in_acquisition
+        fitted = self._fitted if self._fitted is not None and not comparable else self._current()
+        points = self.transform_inputs(X)
+        if fitted.per_point:
+            points = torch.nn.functional.pad(points, (0, self._num_tasks), value=1.0)
+        return fitted, points
 
-    def _regression_at(self, X: Tensor) -> reg.Regression:
-        self._require_inputs(X)
-        return self.regression
+    def _mean(self, fitted: _Fitted, points: Tensor, mean: Tensor, tasks: list[int] | None = None) -> Tensor:
+        if fitted.has_prior_mean:
+            mean = mean + fitted.prior_mean(points)
+        return self._select(mean, tasks)
+
+    def _select(self, values: Tensor, tasks: list[int] | None = None) -> Tensor:
+        tasks = self._tasks if tasks is None else tasks
+        return values if tasks is None else values[..., tasks]
+
+    def _block(self, covariance: Tensor) -> Tensor:
+        return covariance if self._tasks is None else covariance[..., self._tasks, :][..., self._tasks]
+
+    def _kept(self, indices: list[int] | None) -> list[int] | None:
+        """The tasks behind some of the outputs."""
+        if indices is None:
+            return self._tasks
+        if not indices or not all(-self.num_outputs <= index < self.num_outputs for index in indices):
+            raise ValueError(
+                f"The indices of outputs should be at least one, each from 0 to {self.num_outputs - 1}, got {indices}. "
+                "Count the tasks from zero."
+            )
+        tasks = list(range(self._num_tasks)) if self._tasks is None else self._tasks
+        return [tasks[index] for index in indices]
+
+    @property
+    def _is_warped(self) -> bool:
+        """Whether the posterior is not Gaussian in the user's units."""
+        return hasattr(self, "outcome_transform") and not self.outcome_transform._is_linear
+
+    def _refuse_warped(self) -> NoReturn:
+        raise UnsupportedError(
+            f"The outcome_transform {type(self.outcome_transform).__name__} is not affine, so there is no Gaussian "
+            "posterior in the units of train_Y. Use posterior(X), or an affine transform such as Standardize."
+        )
+
+    def _observation_noise(
+        self, fitted: _Fitted, noise: bool | Tensor, mean: Tensor, tasks: list[int] | None
+    ) -> Tensor:
+        if isinstance(noise, Tensor):
+            require_positive("observation_noise", noise, "Pass variances.", allow_zero=True)
+            variances = noise if noise.shape[-1] in (1, mean.shape[-1]) else self._select(noise, tasks)
+            scale = None if fitted.units is None else self._select(fitted.units.scale, tasks)
+            variances = variances if scale is None else variances * scale.square()
+        else:
+            own = self.noise.expand(*self.noise.shape[:-1], self._num_tasks).unsqueeze(-2)
+            variances = self._select(self._in_units(fitted, own), tasks)
+        return variances.expand(mean.shape)
+
+    @staticmethod
+    def _in_units(fitted: _Fitted, variances: Tensor) -> Tensor:
+        return variances if fitted.units is None else variances * fitted.units.scale.square()
+
+    def _expanded(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
+        try:
+            batch_shape = torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2], self.batch_shape)
+        except RuntimeError as error:
+            raise ValueError(
+                f"X and Y should have batch shapes that broadcast with the model's {tuple(self.batch_shape)}, "
+                f"got shapes {tuple(X.shape)} and {tuple(Y.shape)}. Add or expand leading dimensions."
+            ) from error
+        return X.expand(*batch_shape, *X.shape[-2:]), Y.expand(*batch_shape, *Y.shape[-2:])
+
+    def _with_regression(self, regression: reg.Regression, new_X: Tensor | None) -> Self:
+        # Data may hang in a graph, which cannot be copied, and are replaced anyway, as is what was fitted to them.
+        replaced = (self.train_inputs, self.train_targets, self._original_train_inputs, self._fitted)
+        new = deepcopy(self, {id(part): () for part in replaced if part is not None})
+        fitted = self._current()
+        points, values = regression.train_X, regression.train_Y
+        new.train_inputs = (points[..., : fitted.width],)
+        if fitted.per_point:
+            values = values * points[..., fitted.width :]
+        if fitted.units is not None:
+            values = values / fitted.units.scale
+        if not isinstance(fitted.mean_module, ZeroMean):
+            values = values + _evaluated_mean(fitted.mean_module, new.train_inputs[0], self._num_tasks)
+        new.train_targets = values
+        if self._has_transformed_inputs:
+            own = self._train_X.expand(*regression.batch_shape, *self._train_X.shape[-2:])
+            new._original_train_inputs = own if new_X is None else torch.cat([own, new_X], dim=-2).detach()
+        new._input_batch_shape = regression.batch_shape
+        new._fitted = replace(fitted, regression=regression)
+        return new
+
+    @property
+    def _train_X(self) -> Tensor:
+        """``(b) x t x d``, before the input transform."""
+        return self._original_train_inputs if self._has_transformed_inputs else self.train_inputs[0]
+
+    def _first_transformed(self, train_X: Tensor, input_transform: object) -> Tensor:
+        if input_transform is None:
+            return train_X
+        if not isinstance(input_transform, InputTransform):
+            raise ValueError(
+                f"input_transform should be a BoTorch InputTransform, got {type(input_transform).__name__}. "
+                "Pass for instance Normalize(d)."
+            )
+        try:
+            with torch.no_grad():
+                transformed = self.transform_inputs(train_X, input_transform)
+        except (BotorchError, RuntimeError) as error:
+            raise ValueError(
+                f"input_transform should take train_X of shape {tuple(train_X.shape)}, got {error} "
+                f"Build it for d = {train_X.shape[-1]}."
+            ) from error
+        require_finite("train_X behind the input_transform", transformed)
+        return transformed
 
     def _require_inputs(self, X: Tensor) -> None:
         X = require_tensor("X", X, "Pass one row per point.")
-        d = self.train_inputs[0].shape[-1]
+        train_X = self._train_X
+        d = train_X.shape[-1]
         if X.dim() < 2 or X.shape[-1] != d:
             raise ValueError(
                 f"X should be `... x q x d` with d = {d} (from train_X), got shape {tuple(X.shape)}. "
                 "Pass one row per point and one column per input."
             )
-        require_same_kind(("train_X", self.train_inputs[0]), ("X", X))
-
-    def _prior_mean(self, X: Tensor, module: Mean) -> Tensor:
-        mean = module(X)
-        if not isinstance(module, MultitaskMean):
-            mean = mean.unsqueeze(-1)
-        return mean.expand(*mean.shape[:-1], self.num_outputs)
-
-    def _add_prior_mean(self, X: Tensor, mean: Tensor) -> Tensor:
-        return mean if isinstance(self.mean_module, ZeroMean) else mean + self._prior_mean(X, self.mean_module)
+        require_same_kind(("train_X", train_X), ("X", X))
 
     def _hyperparameters(self) -> list[Tensor]:
-        modules = (self.covar_module, self.likelihood, self.mean_module)
+        names = ("covar_module", "likelihood", "mean_module", "input_transform", "outcome_transform")
+        modules = [getattr(self, name) for name in names if hasattr(self, name)]
         return [value for module in modules for value in (*module.parameters(), *module.buffers())]
+
+    def _extract_targets_and_noise(self) -> tuple[Tensor, Tensor | None]:
+        return self.train_targets, self.likelihood.variances if isinstance(self.likelihood, ObservedNoise) else None
+
+    def _restore_targets_and_noise(self, Y: Tensor, Yvar: Tensor | None, strict: bool) -> None:
+        self.set_train_data(targets=Y, strict=strict)
+        if Yvar is not None:
+            self.likelihood = ObservedNoise(Yvar)
 
     # Caches never outlive what they were computed from.
 
@@ -274,9 +565,14 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         super()._clear_cache()
         self._fitted = None
 
-    def set_train_data(self, *args: Any, **kwargs: Any) -> None:
-        super().set_train_data(*args, **kwargs)
+    def set_train_data(self, inputs: Any = None, targets: Any = None, strict: bool = True) -> None:
+        """Exchange the data: inputs before the input transform, targets behind the outcome transform."""
+        super().set_train_data(inputs, targets, strict)
         self._fitted = None
+        # BoTorch calls this to go back to the original inputs, too.
+        if self._has_transformed_inputs and inputs is not None and inputs is not self._original_train_inputs:
+            self._has_transformed_inputs = False
+            self._set_transformed_inputs()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         self._fitted = None
@@ -305,6 +601,11 @@ class ExactMultiTaskGP(MultiTaskGPModel):
         mean_module: The prior mean; zero by default, as in the paper. A GPyTorch mean for one output (used for
             every task) or a ``MultitaskMean``.
         likelihood: A ``MultitaskGaussianLikelihood`` of rank 0, in place of `eta`.
+        train_Yvar: ``(b) x t x n``, known noise variances, in place of `eta`. If a task's differ from one observation
+            to the next, everything works on the ``nt x nt`` matrix.
+        outcome_transform: A BoTorch outcome transform, such as ``Standardize(n)``. Everything the model says is in
+            the units of `train_Y`; if the transform is not affine, only :meth:`posterior` can be.
+        input_transform: A BoTorch input transform, such as ``Normalize(d)``.
 
     Example:
         >>> import torch, gpytorch
@@ -317,8 +618,11 @@ class ExactMultiTaskGP(MultiTaskGPModel):
         (torch.Size([5, 2]), torch.Size([5, 2, 2]), torch.Size([5]))
     """
 
-    def _fit_to(self, gamma: reg.MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> reg.Regression:
-        return reg.fit(gamma, noise, X, Y)
+    def _fit_to(self, problem: _Problem) -> reg.Regression:
+        return reg.fit(problem.gamma, problem.noise, problem.X, problem.Y)
+
+    def _log_likelihood(self, problem: _Problem) -> Tensor:
+        return reg.log_likelihood(problem.gamma, problem.noise, problem.X, problem.Y)
 
 
 class NystromMultiTaskGP(MultiTaskGPModel):
@@ -338,6 +642,9 @@ class NystromMultiTaskGP(MultiTaskGPModel):
         oversampling: A point is kept with probability :math:`\min(1, q \|\tilde\Gamma(x, x)\| / \eta)` for this q: more
             for accuracy, fewer for speed. See :func:`theory_oversampling` for the paper's.
         seed: For drawing the dictionary.
+        train_Yvar: As in :class:`ExactMultiTaskGP`.
+        outcome_transform: As in :class:`ExactMultiTaskGP`.
+        input_transform: As in :class:`ExactMultiTaskGP`.
 
     Example:
         >>> import torch, gpytorch
@@ -352,6 +659,8 @@ class NystromMultiTaskGP(MultiTaskGPModel):
         tensor(True)
     """
 
+    _dictionary_of_fit: Tensor | None = None
+
     def __init__(
         self,
         train_X: Tensor,
@@ -363,11 +672,24 @@ class NystromMultiTaskGP(MultiTaskGPModel):
         dictionary: Tensor | None = None,
         oversampling: float = DEFAULT_OVERSAMPLING,
         seed: int = 0,
+        train_Yvar: Tensor | None = None,
+        outcome_transform: OutcomeTransform | None = None,
+        input_transform: InputTransform | None = None,
     ) -> None:
         require_oversampling(oversampling)
         if not isinstance(seed, int) or isinstance(seed, bool):
             raise ValueError(f"seed should be an integer, got {seed!r}. Pass for instance 0.")
-        super().__init__(train_X, train_Y, covar_module, eta, mean_module, likelihood)
+        super().__init__(
+            train_X,
+            train_Y,
+            covar_module,
+            eta,
+            mean_module,
+            likelihood,
+            train_Yvar,
+            outcome_transform,
+            input_transform,
+        )
         if dictionary is not None:
             _require_dictionary(dictionary, train_X)
             dictionary = dictionary.long()
@@ -395,8 +717,8 @@ class NystromMultiTaskGP(MultiTaskGPModel):
         """A new model of the same data with a dictionary drawn anew; the newest observation is always in it."""
         return self.with_regression(self._nystrom.resample(generator))
 
-    def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> Self:
-        new = super().condition_on_observations(X, Y, **kwargs)
+    def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> Self:
+        new = super().condition_on_observations(X, Y, noise, **kwargs)
         if self.dictionary.shape[-1] == 0:  # before the first observation; no span, no learning
             return new.with_regression(new._nystrom.extend_dictionary(X.shape[-2]))
         return new
@@ -425,12 +747,27 @@ class NystromMultiTaskGP(MultiTaskGPModel):
         assert isinstance(fitted, reg.NystromRegression)
         return fitted
 
-    def _fit_to(self, gamma: reg.MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> reg.Regression:
+    def _fit_to(self, problem: _Problem) -> reg.Regression:
+        gamma, noise, X, Y = problem.gamma, problem.noise, problem.X, problem.Y
         if self._given_dictionary is not None:
             _require_dictionary(self._given_dictionary, X)  # the data may have been exchanged
             return reg.NystromRegression.fit(gamma, noise, X, Y, self._given_dictionary, self.oversampling)
         generator = torch.Generator().manual_seed(self.seed)
         return reg.NystromRegression.sample(gamma, noise, X, Y, self.oversampling, generator)
+
+    def _log_likelihood(self, problem: _Problem) -> Tensor:
+        # What is learned cannot be what the dictionary is drawn with: it is drawn once, and anew after the fit.
+        if self._dictionary_of_fit is None:
+            with torch.no_grad():
+                fitted = self._fit_to(problem)
+            assert isinstance(fitted, reg.NystromRegression)
+            self._dictionary_of_fit = fitted.dictionary
+        atoms = reg.rows_at(problem.X, self._dictionary_of_fit)
+        return reg.nystrom_log_likelihood(problem.gamma, problem.noise, problem.X, problem.Y, atoms)
+
+    def train(self, mode: bool = True) -> Self:
+        self._dictionary_of_fit = None
+        return super().train(mode)
 
 
 def _num_tasks(kernel: Kernel, train_X: object) -> int:
@@ -481,15 +818,49 @@ def _require_mean(mean_module: object, num_tasks: int) -> None:
         )
 
 
-def _select_tasks(mean: Tensor, covariance: Tensor, tasks: list[int]) -> tuple[Tensor, Tensor]:
-    q, n = mean.shape[-2:]
-    index = torch.tensor(tasks, device=mean.device)
-    flat = (torch.arange(q, device=mean.device).unsqueeze(-1) * n + index % n).flatten()
-    return mean[..., index], covariance[..., flat, :][..., flat]
+def _require_one_noise(**sources: object) -> None:
+    given = [name for name, value in sources.items() if value is not None]
+    if len(given) > 1:
+        raise ValueError(f"{given[0]} should not be given together with {given[1]}, got both. Each says the noise.")
 
 
-def _normal(mean: Tensor, covariance: Tensor) -> MultivariateNormal:
-    # A LinearOperator: a plain tensor would be factorised at once.
+def _outcomes(transform: object, Y: Tensor, Yvar: Tensor | None, X: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The data behind an outcome transform."""
+    if not isinstance(transform, OutcomeTransform):
+        raise ValueError(
+            f"outcome_transform should be a BoTorch OutcomeTransform, got {type(transform).__name__}. "
+            f"Pass for instance Standardize({Y.shape[-1]})."
+        )
+    try:
+        transform.to(Y)
+        transformed, variances = transform(Y, Yvar=Yvar, X=X)
+    except (BotorchError, NotImplementedError, RuntimeError, ValueError) as error:
+        raise ValueError(
+            f"outcome_transform should take values of shape {tuple(Y.shape)}, got {error} "
+            f"Build it for {Y.shape[-1]} tasks."
+        ) from error
+    if transformed.shape != Y.shape:
+        raise ValueError(
+            f"outcome_transform should keep the shape {tuple(Y.shape)} of train_Y, got {tuple(transformed.shape)}. "
+            f"Build it for {Y.shape[-1]} tasks and the batch shape {tuple(Y.shape[:-2])}."
+        )
+    require_finite("train_Y behind the outcome_transform", transformed)
+    return transformed, variances
+
+
+def _evaluated_mean(module: Mean, X: Tensor, num_tasks: int) -> Tensor:
+    """``... x q x n``, a prior mean for one output or for all."""
+    mean = module(X)
+    if not isinstance(module, MultitaskMean):
+        mean = mean.unsqueeze(-1)
+    return mean.expand(*mean.shape[:-1], num_tasks)
+
+
+def _leave_alone(mll: ExactMarginalLogLikelihood, **kwargs: Any) -> ExactMarginalLogLikelihood:
+    return mll.eval()
+
+
+def _normal(mean: Tensor, covariance: JointCovariance) -> MultivariateNormal:
     if mean.shape[-1] == 1:
-        return MultivariateNormal(mean.squeeze(-1), to_linear_operator(covariance))
-    return MultitaskMultivariateNormal(mean, to_linear_operator(covariance))
+        return MultivariateNormal(mean.squeeze(-1), covariance)
+    return MultitaskMultivariateNormal(mean, covariance)

@@ -1,15 +1,49 @@
-"""``eta`` as a GPyTorch likelihood, fixed or learned."""
+"""The noise as a GPyTorch likelihood: fixed, learned, or known for each observation."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from gpytorch.constraints import GreaterThan, Positive
-from gpytorch.likelihoods import MultitaskGaussianLikelihood
+from gpytorch.likelihoods import Likelihood, MultitaskGaussianLikelihood
+from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
+from gpytorch.likelihoods.noise_models import FixedGaussianNoise
+from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 
-from mtbo_torch.checks import require_batch, require_positive
+from mtbo_torch.checks import require_batch, require_finite, require_positive, require_same_kind, require_tensor
 
 MIN_LEARNED_NOISE = 1e-6
+
+
+class ObservedNoise(_GaussianLikelihoodBase):
+    """Noise variances that are known for each observation; new ones are expected to have the average of their task.
+
+    Args:
+        variances: ``(b) x t x n``.
+    """
+
+    variances: Tensor
+
+    def __init__(self, variances: Tensor) -> None:
+        super().__init__(noise_covar=FixedGaussianNoise(variances.detach().flatten(-2)))
+        self.register_buffer("variances", variances.detach(), persistent=False)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether every task has one noise for all its observations."""
+        return bool((self.variances == self.variances[..., :1, :]).all())
+
+    @property
+    def average(self) -> Tensor:
+        """``(b) x n``."""
+        return self.variances[..., 0, :] if self.is_constant else self.variances.mean(dim=-2)
+
+    def _shaped_noise_covar(self, base_shape: torch.Size, *params: Any, **kwargs: Any) -> DiagLinearOperator:
+        is_for_the_data = base_shape[-2] == self.variances.shape[-2]
+        variances = self.variances if is_for_the_data else self.average.unsqueeze(-2)
+        return DiagLinearOperator(variances.expand(base_shape).flatten(-2))
 
 
 def likelihood_of(eta: float | Tensor | None, num_tasks: int, train_X: Tensor) -> MultitaskGaussianLikelihood:
@@ -43,8 +77,10 @@ def likelihood_of(eta: float | Tensor | None, num_tasks: int, train_X: Tensor) -
     return likelihood.requires_grad_(False)
 
 
-def noise_of(likelihood: MultitaskGaussianLikelihood) -> Tensor:
+def noise_of(likelihood: Likelihood) -> Tensor:
     """``(b) x 1`` (the same for all tasks) or ``(b) x n``."""
+    if isinstance(likelihood, ObservedNoise):
+        return likelihood.average
     noise = likelihood.noise if likelihood.has_global_noise else None
     if likelihood.has_task_noise:
         task_noise = likelihood.task_noises
@@ -65,3 +101,16 @@ def require_likelihood(likelihood: object, num_tasks: int) -> None:
             f"likelihood should be for {num_tasks} tasks (from train_Y), got num_tasks={likelihood.num_tasks}. "
             f"Build it with num_tasks={num_tasks}."
         )
+
+
+def require_variances(name: str, variances: object, Y: Tensor) -> None:
+    """Refuse noise variances that do not fit the values."""
+    variances = require_tensor(name, variances, "Pass a variance for each observed value.")
+    if variances.shape != Y.shape:
+        raise ValueError(
+            f"{name} should have the shape {tuple(Y.shape)} of the values, got {tuple(variances.shape)}. "
+            "Pass a variance for each of them."
+        )
+    require_same_kind(("train_Y", Y), (name, variances))
+    require_finite(name, variances)
+    require_positive(name, variances, "Pass variances, not standard deviations; leave them out if not known.")

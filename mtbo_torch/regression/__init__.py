@@ -7,7 +7,9 @@ from torch import Tensor
 from mtbo_torch.regression.base import Followed, MatrixKernel, Regression, ScalarKernel, SeparableSum
 from mtbo_torch.regression.dense import DenseRegression, operator_norm
 from mtbo_torch.regression.kronecker import KroneckerRegression
+from mtbo_torch.regression.likelihood import log_likelihood, nystrom_log_likelihood
 from mtbo_torch.regression.nystrom import FollowedNystrom, NystromRegression
+from mtbo_torch.regression.subspace import rows_at
 
 
 def fit(gamma: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> Regression:
@@ -35,5 +37,8 @@ __all__ = [
     "ScalarKernel",
     "SeparableSum",
     "fit",
+    "log_likelihood",
+    "nystrom_log_likelihood",
     "operator_norm",
+    "rows_at",
 ]
