@@ -1,5 +1,6 @@
 """Multi-task Bayesian optimisation with guarantees, for BoTorch."""
 
+from mtbo_torch import constructors as constructors  # registers them with BoTorch
 from mtbo_torch.acquisition import NystromScalarizedMultiTaskUCB, ScalarizedMultiTaskUCB
 from mtbo_torch.confidence import exact_radius, nystrom_radius, theory_oversampling
 from mtbo_torch.kernels import ICMKernel, IndependentKernel, SumOfSeparableKernel, TaskSimilarityKernel

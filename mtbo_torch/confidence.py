@@ -10,6 +10,8 @@ from torch import Tensor
 from mtbo_torch.checks import require_count, require_open_unit, require_positive, require_probability
 
 Number = float | Tensor
+# The schedules of a radius that have a name.
+RADII = ("theory", "mobo")
 
 
 def exact_radius(info_gain: Number, norm_bound: Number, noise_scale: Number, eta: Number, delta: float) -> Tensor:

@@ -70,6 +70,9 @@ class JointCovariance(LinearOperator):
     def _expand_batch(self, batch_shape: torch.Size | list[int]) -> LinearOperator:
         return self.matrix._expand_batch(batch_shape)
 
+    def type(self, dtype: torch.dtype) -> LinearOperator:
+        return self.matrix.type(dtype)
+
     # Linear operators differentiate what they consist of; here that is the matrix, whose own graph does the rest.
 
     def representation(self) -> tuple[Tensor, ...]:

@@ -16,8 +16,10 @@ from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
 from botorch.models.model import FantasizeMixin
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
+from botorch.models.utils.assorted import fantasize as fantasize_flag
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from botorch.posteriors import GPyTorchPosterior, Posterior
+from botorch.utils.datasets import SupervisedDataset
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import MultitaskGaussianLikelihood
@@ -282,14 +284,15 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
                 f"This model shows {self.num_outputs} of its {self._num_tasks} tasks and cannot learn from values of "
                 "some tasks only. Condition the model that subset_output was called on."
             )
-        if noise is not None and not isinstance(self.likelihood, ObservedNoise):
+        if noise is not None and not isinstance(self.likelihood, ObservedNoise) and fantasize_flag.off():
             raise ValueError(
                 "noise should only be given to a model built with train_Yvar, got it for one whose noise holds for "
                 "all points. Leave noise out."
             )
         X, Y = self._expanded(X, Y)
         require_data(X, Y, self._num_tasks, names=("X", "Y"))
-        fitted, points = self._at(X, in_outcome_units=False)
+        self._require_inputs(X)
+        fitted, points = self._current(), self._preprocessed(X)
         if self._is_warped:
             with torch.no_grad():
                 Y = self.outcome_transform(Y, X=X)[0]
@@ -305,7 +308,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         if fitted.per_point:
             assert variances is not None
             deviations = self._in_units(fitted, variances).sqrt()
-            points = torch.cat([points[..., : fitted.width], deviations], dim=-1)
+            points = torch.cat([points, deviations], dim=-1)
             values = values / deviations
         new = self._with_regression(regression.append(points, values), X)
         if variances is not None:
@@ -318,7 +321,18 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
 
     def hallucinate(self, X: Tensor) -> Self:
         """A new model that has seen its own mean at ``... x q x d``: the variance shrinks, the mean stays."""
-        return self.condition_on_observations(X, self.mean(X))
+        if self._tasks is None:
+            return self.condition_on_observations(X, self.mean(X))
+        whole = deepcopy(self)
+        whole._tasks = None
+        new = whole.hallucinate(X)
+        new._tasks = self._tasks
+        return new
+
+    @classmethod
+    def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
+        """The arguments of the model from BoTorch's data set; options go on as they are."""
+        return super().construct_inputs(training_data) | options
 
     def subset_output(self, idcs: Sequence[int]) -> Self:
         """The same model, showing some of its tasks only; what it knows of them still comes from all.
@@ -373,9 +387,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         """``(b)``, of the problem's values."""
 
     def _problem(self, kernel: Kernel, mean_module: Mean, units: _Units | None) -> _Problem:
-        X = self._train_X
-        if hasattr(self, "input_transform"):
-            X = self.input_transform(X) if self.training else self.input_transform.preprocess_transform(X)
+        X = self.transform_inputs(self._train_X) if self.training else self._preprocessed(self._train_X)
         Y = self.train_targets - _evaluated_mean(mean_module, X, self._num_tasks)
         gamma, noise = as_gamma(kernel, self._num_tasks), self.noise
         observed = self.likelihood.variances if isinstance(self.likelihood, ObservedNoise) else None
@@ -506,7 +518,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         new.train_targets = values
         if self._has_transformed_inputs:
             own = self._train_X.expand(*regression.batch_shape, *self._train_X.shape[-2:])
-            new._original_train_inputs = own if new_X is None else torch.cat([own, new_X], dim=-2).detach()
+            new._original_train_inputs = own if new_X is None else torch.cat([own, new_X], dim=-2)
         new._input_batch_shape = regression.batch_shape
         new._fitted = replace(fitted, regression=regression)
         return new
@@ -514,7 +526,12 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
     @property
     def _train_X(self) -> Tensor:
         """``(b) x t x d``, before the input transform."""
-        return self._original_train_inputs if self._has_transformed_inputs else self.train_inputs[0]
+        original = self._original_train_inputs
+        return self.train_inputs[0] if original is None or not self._has_transformed_inputs else original
+
+    def _preprocessed(self, X: Tensor) -> Tensor:
+        """Points that are observed behind the input transform, which may treat them unlike those to predict at."""
+        return self.input_transform.preprocess_transform(X) if hasattr(self, "input_transform") else X
 
     def _first_transformed(self, train_X: Tensor, input_transform: object) -> Tensor:
         if input_transform is None:
@@ -576,6 +593,8 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         self._fitted = None
+        if self._original_train_inputs is not None:
+            self._original_train_inputs = fn(self._original_train_inputs)
         return super()._apply(fn)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -723,9 +742,10 @@ class NystromMultiTaskGP(MultiTaskGPModel):
             return new.with_regression(new._nystrom.extend_dictionary(X.shape[-2]))
         return new
 
-    def with_regression(self, regression: reg.Regression) -> Self:
-        new = super().with_regression(regression)
-        new._given_dictionary = new.dictionary  # a copy that has to fit again keeps what was drawn
+    def _with_regression(self, regression: reg.Regression, new_X: Tensor | None) -> Self:
+        new = super()._with_regression(regression, new_X)
+        if new.dictionary.shape[-1]:
+            new._given_dictionary = new.dictionary  # a copy that has to fit again keeps what was drawn
         return new
 
     def hallucinate(self, X: Tensor) -> Self:

@@ -9,12 +9,14 @@ from gpytorch.constraints import GreaterThan, Positive
 from gpytorch.likelihoods import Likelihood, MultitaskGaussianLikelihood
 from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
 from gpytorch.likelihoods.noise_models import FixedGaussianNoise
+from gpytorch.priors import LogNormalPrior
 from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 
 from mtbo_torch.checks import require_batch, require_finite, require_positive, require_same_kind, require_tensor
 
-MIN_LEARNED_NOISE = 1e-6
+# As in BoTorch's own models, for values of order one.
+MIN_LEARNED_NOISE = 1e-4
 
 
 class ObservedNoise(_GaussianLikelihoodBase):
@@ -50,9 +52,13 @@ def likelihood_of(eta: float | Tensor | None, num_tasks: int, train_X: Tensor) -
     """The likelihood of a fixed noise variance, one for all tasks or one for each; of a learned one with None."""
     batch_shape = train_X.shape[:-2]
     if eta is None:
-        constraint = GreaterThan(MIN_LEARNED_NOISE, initial_value=0.1)
+        prior = LogNormalPrior(loc=-4.0, scale=1.0)
         return MultitaskGaussianLikelihood(
-            num_tasks, batch_shape=batch_shape, noise_constraint=constraint, has_task_noise=False
+            num_tasks,
+            batch_shape=batch_shape,
+            noise_prior=prior,
+            noise_constraint=GreaterThan(MIN_LEARNED_NOISE, initial_value=prior.mode),
+            has_task_noise=False,
         )
     require_positive("eta", eta, "Pass a positive number, for instance 0.1, or None to learn the noise.")
     value = torch.as_tensor(eta, dtype=train_X.dtype, device=train_X.device)

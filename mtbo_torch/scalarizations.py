@@ -267,6 +267,12 @@ def _positive_uniform(
     return u.clamp_min(torch.finfo(dtype).eps)
 
 
+def default_weights(scalarization: type[Scalarization], num_tasks: int) -> WeightDistribution:
+    """:class:`InverseUniformWeights` (the paper's) for the Chebyshev scalarisation, else :class:`UniformWeights`."""
+    is_chebyshev = issubclass(scalarization, ChebyshevScalarization)
+    return InverseUniformWeights(num_tasks) if is_chebyshev else UniformWeights(num_tasks)
+
+
 def _require_weights(weights: object) -> None:
     weights = require_tensor("weights", weights, "Pass one non-negative number per task.")
     if weights.dim() == 0 or weights.shape[-1] == 0:

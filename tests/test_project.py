@@ -19,12 +19,14 @@ ORDER = (
     "checks",
     "kernels",
     "regression",
+    "covariance",
     "evaluation",
     "noise",
     "models",
     "scalarizations",
     "confidence",
     "acquisition",
+    "constructors",
     "optimization",
     "strategies",
     "problems",
@@ -36,7 +38,7 @@ ORDER = (
 )
 
 
-SHARED_BY_SIBLINGS = {"base", "budgeted", "kernelized", "paper"}
+SHARED_BY_SIBLINGS = {"base", "budgeted", "kernelized", "learning", "paper"}
 
 
 def imported_modules(path: Path) -> list[str]:

@@ -122,6 +122,11 @@ class Regression(ABC):
     def info_gain(self) -> Tensor:
         r"""``(b)``, the information gain :math:`\frac12 \log\det(I + \eta^{-1} G_t)`."""
 
+    @property
+    @abstractmethod
+    def mean_norm(self) -> Tensor:
+        r"""``(b)``, the RKHS norm :math:`\|\mu_t\|_\Gamma` of the mean."""
+
     @abstractmethod
     def append(self, X: Tensor, Y: Tensor) -> Self:
         """Condition on ``(b) x q x d`` points and ``(b) x q x n`` values, without factorising anew."""

@@ -43,6 +43,13 @@ class DenseRegression(Regression):
         noise = _noise_diagonal(self.noise, self.train_X, self.num_tasks)
         return (self.factor.logdet - noise.log().sum(dim=-1)).clamp_min(0) / 2
 
+    @property
+    def mean_norm(self) -> Tensor:
+        # a^T G a with (G + Sigma) a = y
+        dual = self.dual.squeeze(-1)
+        noise = _noise_diagonal(self.noise, self.train_X, self.num_tasks)
+        return (dual * (self.train_Y.flatten(-2) - noise * dual)).sum(dim=-1).clamp_min(0).sqrt()
+
     def append(self, X: Tensor, Y: Tensor) -> DenseRegression:
         cross = self.kernel(X, self.train_X)
         corner = self.kernel(X, X) + torch.diag_embed(_noise_diagonal(self.noise, X, self.num_tasks))

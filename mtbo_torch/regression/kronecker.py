@@ -117,6 +117,13 @@ class KroneckerRegression(Regression):
         return self.spectrum.total(self._logdets).clamp_min(0) / 2
 
     @property
+    def mean_norm(self) -> Tensor:
+        # With a = (xi K + I)^-1 y in each direction, the squared norm is a^T xi K a = a^T (y - a).
+        target = self.spectrum.rotate(self.train_Y / self.noise.sqrt().unsqueeze(-2))
+        solved = self.dual / self.kernel.eigvals[..., None, None]
+        return (solved * (target - solved)).sum(dim=(-3, -2, -1)).clamp_min(0).sqrt()
+
+    @property
     def largest_gain(self) -> Tensor:
         r"""``(b)``, the largest information gain of one direction; of one task, when the tasks are independent."""
         return self._logdets.amax(dim=-1).clamp_min(0) / 2

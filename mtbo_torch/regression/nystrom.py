@@ -131,6 +131,12 @@ class NystromRegression(Regression):
         return self.information
 
     @property
+    def mean_norm(self) -> Tensor:
+        # The features are orthonormal in the RKHS of k, and the kernel of a group is xi k.
+        squares = self.coefficients.square().sum(dim=(-2, -1)) / self.rows.eigvals
+        return squares.sum(dim=-1).sqrt()
+
+    @property
     def inclusion_probs(self) -> Tensor:
         """``(b) x t``, with which :meth:`resample` draws: from the variances of the round before (Algorithm 2)."""
         return self._probs(Distinct.of(self.train_X, self.train_Y))
@@ -174,7 +180,7 @@ class NystromRegression(Regression):
         product = features @ self.inverse
         seen = product @ features.mT
         eye = torch.eye(seen.shape[-1], dtype=X.dtype, device=X.device).expand_as(seen)
-        one = eye[..., 0, 0]
+        one = seen.new_ones(seen.shape[:-2])
         chol = safe_cholesky(eye + seen, one, eye, "Use float64.")
         directions = solve_lower(chol, product)
         error = rows.targets(Y) - features @ self.coefficients

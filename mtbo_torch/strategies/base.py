@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -10,13 +12,7 @@ import torch
 from torch import Tensor
 
 from mtbo_torch.checks import require_bounds, require_choices, require_count, require_data
-from mtbo_torch.scalarizations import (
-    ChebyshevScalarization,
-    InverseUniformWeights,
-    Scalarization,
-    UniformWeights,
-    WeightDistribution,
-)
+from mtbo_torch.scalarizations import ChebyshevScalarization, Scalarization, WeightDistribution, default_weights
 
 WEIGHTS_STREAM = 0x5CA1AB1E
 
@@ -47,6 +43,9 @@ class Strategy(ABC):
         self._weight_generators = [torch.Generator().manual_seed(number ^ WEIGHTS_STREAM) for number in seeds]
         self._portions: list[int] = []
         self._asked_weights = self._space.new_empty(*self.batch_shape, 0, self.num_tasks)
+        self._asked_ids: list[int] = []
+        self._pending: dict[int, Tensor] = {}
+        self._num_asked = 0
 
     @property
     @abstractmethod
@@ -68,6 +67,16 @@ class Strategy(ABC):
         """``(b) x q x n``, the weights behind the points of the last :meth:`ask`; none before the first."""
         return self._asked_weights
 
+    @property
+    def asked_ids(self) -> list[int]:
+        """The numbers of the points of the last :meth:`ask`, by which :meth:`tell` knows them."""
+        return list(self._asked_ids)
+
+    @property
+    def pending(self) -> dict[int, Tensor]:
+        """The points that were asked for and not yet told, ``(b) x d`` each, by number."""
+        return dict(self._pending)
+
     @abstractmethod
     def _propose(self, scalarizations: list[Scalarization]) -> Tensor:
         """``(b) x q x d`` points, one for each scalarisation."""
@@ -87,28 +96,47 @@ class Strategy(ABC):
     def ask(self, q: int = 1) -> Tensor:
         """The next ``(b) x q x d`` points to evaluate.
 
-        Every point has weights of its own. Points after the first take those before them as if their values had
-        been the mean: the variance shrinks there, so they spread.
+        Every point has weights of its own. Points that are pending, and those before it in the same call, are taken
+        as if their values had been the mean: the variance shrinks there, so points spread.
         """
         require_count("q", q, "Ask for at least one point.")
         dtype = self._space.dtype
         draws = [self.weights.sample(q, generator=generator, dtype=dtype) for generator in self._weight_generators]
         weights = torch.stack(draws).reshape(*self.batch_shape, q, self.num_tasks).to(self._space)
-        points = self._propose([self.scalarization(w) for w in weights.unbind(dim=-2)])
+        points = self._propose([self._scalarization_of(w) for w in weights.unbind(dim=-2)])
         self._asked_weights = weights
+        self._asked_ids = list(range(self._num_asked, self._num_asked + q))
+        self._num_asked += q
+        self._pending.update(zip(self._asked_ids, points.unbind(dim=-2), strict=True))
         return points
 
-    def tell(self, x: Tensor, y: Tensor) -> None:
-        """Learn the values at some points, proposed or not; a refused call changes nothing.
+    def tell(self, x: Tensor | int | Sequence[int], y: Tensor) -> None:
+        """Learn the values at some points, in any order, asked for or not; a refused call changes nothing.
 
         Args:
-            x: ``(b) x q x d``, or ``d`` for one point.
+            x: ``(b) x q x d``, or ``d`` for one point; or the numbers of q pending points, see :attr:`asked_ids`.
             y: ``(b) x q x n``, or ``n`` for one point.
         """
-        x, y = self._checked(x, y)
+        ids = None if isinstance(x, Tensor) else self._require_pending("x", x)
+        points = x if isinstance(x, Tensor) else torch.stack([self._pending[number] for number in ids or ()], dim=-2)
+        points, y = self._checked(points, y)
+        settled = self._matching(points) if ids is None else ids
         with torch.no_grad():
-            self._observe(x, y)
-        self._portions.append(x.shape[-2])
+            self._observe(points, y)
+        self._portions.append(points.shape[-2])
+        if self._pending and not settled:
+            warnings.warn(
+                f"The point told is none of the {len(self._pending)} pending ones, which stay pending. If it stands "
+                "for one of them, forget that one.",
+                stacklevel=2,
+            )
+        for number in settled:
+            del self._pending[number]
+
+    def forget(self, ids: int | Sequence[int] | None = None) -> None:
+        """Wait no longer for some pending points, or for any of them with None."""
+        for number in list(self._pending) if ids is None else self._require_pending("ids", ids):
+            del self._pending[number]
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue bit for bit; safe for ``torch.save`` and ``torch.load(weights_only=True)``."""
@@ -119,6 +147,9 @@ class Strategy(ABC):
             "train_Y": self.train_Y,
             "portions": list(self._portions),
             "asked_weights": self._asked_weights.clone(),
+            "asked_ids": list(self._asked_ids),
+            "pending": {number: point.clone() for number, point in self._pending.items()},
+            "num_asked": self._num_asked,
             "generators": [generator.get_state() for generator in self._all_generators()],
             "memory": self._memory(),
         }
@@ -140,6 +171,8 @@ class Strategy(ABC):
             for generator, state in zip(generators, state_dict["generators"], strict=True):
                 generator.set_state(state)
             portions, asked_weights = list(state_dict["portions"]), state_dict["asked_weights"].to(self._space)
+            pending = {int(number): point.to(self._space) for number, point in state_dict["pending"].items()}
+            asked_ids, num_asked = list(state_dict["asked_ids"]), int(state_dict["num_asked"])
             if sum(portions) != X.shape[-2]:
                 raise RuntimeError(f"{X.shape[-2]} observations in portions of {portions}")
             with torch.no_grad():
@@ -149,12 +182,48 @@ class Strategy(ABC):
         count = len(self._generators)
         self._generators, self._weight_generators = generators[:count], generators[count:]
         self._portions, self._asked_weights = portions, asked_weights
+        self._pending, self._asked_ids, self._num_asked = pending, asked_ids, num_asked
 
     @property
     def _space(self) -> Tensor:
         space = self.bounds if self.bounds is not None else self.choices
         assert space is not None
         return space
+
+    def _scalarization_of(self, weights: Tensor) -> Scalarization:
+        return self.scalarization(weights)
+
+    def _pending_points(self) -> Tensor:
+        """``(b) x p x d``."""
+        if not self._pending:
+            return self._space.new_empty(*self.batch_shape, 0, self._space.shape[-1])
+        return torch.stack(list(self._pending.values()), dim=-2)
+
+    def _require_pending(self, name: str, ids: object) -> list[int]:
+        numbers: list[Any] = list(ids) if isinstance(ids, Sequence) else [ids]
+        known = list(self._pending)
+        is_known = bool(numbers) and all(not isinstance(n, bool) and n in known for n in numbers)
+        if not is_known or len(set(numbers)) < len(numbers):
+            shown = ", ".join(map(str, known[:10])) + (", ..." if len(known) > 10 else "")
+            raise ValueError(
+                f"{name} should be numbers of pending points ({shown or 'none is pending'}), got {ids!r}. "
+                "Points that are not pending are told as a torch.Tensor."
+            )
+        return numbers
+
+    def _matching(self, x: Tensor) -> list[int]:
+        """The numbers of the pending points that ``(b) x q x d`` points are, the oldest first."""
+        if not self._pending:
+            return []
+        span = self._space.amax(dim=0) - self._space.amin(dim=0)
+        slack = math.sqrt(torch.finfo(x.dtype).eps) * span
+        far = (x.unsqueeze(-2) - self._pending_points().unsqueeze(-3)).abs() > slack
+        same = ~far.movedim(-3, 0).movedim(-2, 1).flatten(2).any(dim=-1)  # q x p
+        matching: list[int] = []
+        for row in same.tolist():
+            matches = [number for number, is_same in zip(self._pending, row, strict=True) if is_same]
+            matching += [number for number in matches if number not in matching][:1]
+        return matching
 
     def _all_generators(self) -> list[torch.Generator]:
         return [*self._generators, *self._weight_generators]
@@ -278,8 +347,7 @@ def _weight_distribution(
             "Every round builds one with weights of its own."
         )
     if weights is None:
-        is_chebyshev = issubclass(scalarization, ChebyshevScalarization)
-        return InverseUniformWeights(num_tasks) if is_chebyshev else UniformWeights(num_tasks)
+        return default_weights(scalarization, num_tasks)
     if not isinstance(weights, WeightDistribution):
         raise ValueError(
             f"weights should be a distribution such as UniformWeights({num_tasks}), got {weights!r}. "

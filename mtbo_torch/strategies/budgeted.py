@@ -56,9 +56,11 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
         """``(b) x t``, the probabilities with which the next draw keeps each observation."""
         return self._nystrom(self._state).inclusion_probs
 
-    def _model_of(self, X: Tensor, Y: Tensor, kernel: Kernel) -> NystromMultiTaskGP:
-        oversampling = self._current_oversampling(0)
-        return NystromMultiTaskGP(X, Y, covar_module=kernel, eta=self.eta, oversampling=oversampling)
+    def _model_of(
+        self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None, **transforms: Any
+    ) -> NystromMultiTaskGP:
+        oversampling = self._current_oversampling(X.shape[-2])
+        return NystromMultiTaskGP(X, Y, covar_module=kernel, eta=eta, oversampling=oversampling, **transforms)
 
     def _learn(self, state: State, x: Tensor, y: Tensor) -> State:
         # Many observations at once come in portions that at most double what is known: the variances behind a draw
@@ -77,7 +79,8 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
             return appended
         regression = regression.with_oversampling(self._current_oversampling(regression.num_observations))
         generator = self._generators if self.batch_shape else self._generators[0]
-        return self._follow(regression.resample(generator, where=None if due.all() else due))
+        resampled = regression.resample(generator, where=None if due.all() else due)
+        return resampled.follow(state.points) if isinstance(state, Followed) else resampled
 
     def _imagine(self, followed: Followed, x: Tensor, y: Tensor) -> Followed:
         # In the dictionary as well: a point outside its span would keep its variance.
@@ -94,7 +97,8 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
     def _recalled(self, state: State, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> State:
         tensors = {name: value.to(X.device) for name, value in memory["regression"].items()}
         restored = self._nystrom(state).restored(X, Y, tensors)
-        state = self._follow(restored.with_oversampling(memory["oversampling"]))
+        restored = restored.with_oversampling(memory["oversampling"])
+        state = restored.follow(state.points) if isinstance(state, Followed) else restored
         if isinstance(state, FollowedNystrom):
             state = state.restored({name: value.to(X.device) for name, value in memory["followed"].items()})
         return state

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
@@ -31,21 +33,21 @@ class ITBKB(BudgetedStrategy):
         torch.Size([1, 1])
     """
 
-    @property
-    def radius(self) -> Tensor:
-        """``(b)``, the current radius."""
+    def _theory_radius(self, norm_bound: float | Tensor, noise_scale: float | Tensor, eta: float | Tensor) -> Tensor:
         regression = self._regression
         return independent_nystrom_radius(
-            regression.covariance_norm(regression.train_X).sum(dim=-1) / self.eta,
+            regression.covariance_norm(regression.train_X).sum(dim=-1) / eta,
             self.num_observations,
-            self._prior.covariance_norm(self._space).amax(dim=-1),
+            self._prior.covariance_norm(self._inside(self._space)).amax(dim=-1),
             self.num_tasks,
-            self.norm_bound,
-            self.noise_scale,
-            self.eta,
+            norm_bound,
+            noise_scale,
+            eta,
             self.delta,
             self.epsilon,
         )
 
-    def _model_of(self, X: Tensor, Y: Tensor, kernel: Kernel) -> NystromMultiTaskGP:
-        return super()._model_of(X, Y, independent_tasks(kernel))
+    def _model_of(
+        self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None, **transforms: Any
+    ) -> NystromMultiTaskGP:
+        return super()._model_of(X, Y, independent_tasks(kernel), eta, **transforms)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
@@ -31,14 +33,12 @@ class ITKB(ExactStrategy):
         torch.Size([1, 1])
     """
 
-    @property
-    def radius(self) -> Tensor:
-        """``(b)``, the current radius."""
+    def _theory_radius(self, norm_bound: float | Tensor, noise_scale: float | Tensor, eta: float | Tensor) -> Tensor:
         regression = self._regression
         assert isinstance(regression, KroneckerRegression)
-        return independent_radius(
-            regression.largest_gain, self.num_tasks, self.norm_bound, self.noise_scale, self.eta, self.delta
-        )
+        return independent_radius(regression.largest_gain, self.num_tasks, norm_bound, noise_scale, eta, self.delta)
 
-    def _model_of(self, X: Tensor, Y: Tensor, kernel: Kernel) -> ExactMultiTaskGP:
-        return super()._model_of(X, Y, independent_tasks(kernel))
+    def _model_of(
+        self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None, **transforms: Any
+    ) -> ExactMultiTaskGP:
+        return super()._model_of(X, Y, independent_tasks(kernel), eta, **transforms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any, Generic, TypeVar
 
@@ -13,12 +13,17 @@ from torch import Tensor
 
 from mtbo_torch.acquisition import ScalarizedMultiTaskUCB, scalarized_ucb
 from mtbo_torch.checks import require_count, require_positive, require_probability
+from mtbo_torch.confidence import RADII, mobo_radius
 from mtbo_torch.kernels import MultiTaskKernel
 from mtbo_torch.models import ExactMultiTaskGP, MultiTaskGPModel
 from mtbo_torch.optimization import maximise
 from mtbo_torch.regression import Followed, Regression
 from mtbo_torch.scalarizations import ChebyshevScalarization, Scalarization, WeightDistribution
 from mtbo_torch.strategies.base import Strategy, search_space
+from mtbo_torch.strategies.learning import Units, learn_kernel
+
+# Where none is given, and until it is learned.
+DEFAULT_ETA = 0.1
 
 ModelT = TypeVar("ModelT", bound=MultiTaskGPModel)
 State = Followed | Regression
@@ -29,6 +34,9 @@ class KernelStrategy(Strategy, Generic[ModelT]):
 
     What has been learned is one immutable object, ``_state``: a regression, followed at the choices if there are
     any. :meth:`tell` replaces it at the very end, so a refused call changes nothing.
+
+    A strategy that learns its kernel works in units of its own, ``_units``, which change with every refit; the
+    observations are then kept beside the regression, in the user's.
     """
 
     def __init__(
@@ -37,10 +45,12 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         *,
         bounds: Tensor | None = None,
         choices: Tensor | None = None,
-        norm_bound: float | Tensor,
-        noise_scale: float,
-        eta: float = 0.1,
+        norm_bound: float | Tensor | None = None,
+        noise_scale: float | None = None,
+        eta: float | None = None,
         delta: float = 0.1,
+        radius: str | float | Callable[[int], float] = "theory",
+        refit_every: int | None = None,
         scalarization: type[Scalarization] = ChebyshevScalarization,
         weights: WeightDistribution | None = None,
         seed: int | Sequence[int] = 0,
@@ -48,32 +58,59 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         raw_samples: int = 256,
     ) -> None:
         space = search_space(type(self).__name__, bounds, choices)
-        require_positive("norm_bound", norm_bound, "Pass a bound of the objective's RKHS norm.", allow_zero=True)
-        require_positive("noise_scale", noise_scale, "Pass the noise's standard deviation.", allow_zero=True)
-        require_positive("eta", eta, "Pass the regulariser, for instance 0.1.")
-        if isinstance(eta, Tensor):
-            raise ValueError(
-                f"eta should be one number, got {eta.tolist()}. The theory has one regulariser for all tasks."
-            )
+        if norm_bound is not None:
+            require_positive("norm_bound", norm_bound, "Pass a bound of the objective's RKHS norm.", allow_zero=True)
+        if noise_scale is not None:
+            require_positive("noise_scale", noise_scale, "Pass the noise's standard deviation.", allow_zero=True)
+        if eta is not None:
+            _require_eta(eta)
+        elif refit_every is None:
+            eta = DEFAULT_ETA
+        _require_radius(radius)
+        if refit_every is not None:
+            require_count("refit_every", refit_every, "Pass after how many observations to learn the kernel again.")
         require_probability("delta", delta, "Pass the probability with which the bound may fail, for instance 0.1.")
         require_count("num_restarts", num_restarts, "Pass for instance 10.")
         require_count("raw_samples", raw_samples, "Pass for instance 256.")
         self.norm_bound, self.noise_scale, self.eta, self.delta = norm_bound, noise_scale, eta, delta
+        self.radius_rule, self.refit_every = radius, refit_every
         self.num_restarts, self.raw_samples = num_restarts, raw_samples
         super().__init__(_num_tasks(kernel, space), bounds, choices, scalarization, weights, seed)
-        no_X = self._space.new_empty(*self.batch_shape, 0, self._space.shape[-1])
-        no_Y = self._space.new_empty(*self.batch_shape, 0, self.num_tasks)
-        self._prior = self._model_of(no_X, no_Y, deepcopy(kernel))
-        self._state = self._follow(self._prior.regression)
+        self._no_X = self._space.new_empty(*self.batch_shape, 0, self._space.shape[-1])
+        self._no_Y = self._space.new_empty(*self.batch_shape, 0, self.num_tasks)
+        self._kernel = deepcopy(kernel)
+        self._units = None if refit_every is None else Units.of(self._space, self._no_Y)
+        self._told = (self._no_X, self._no_Y)
+        self._renewed_at = 0
+        self._prior = self._model_of(self._no_X, self._no_Y, deepcopy(kernel), DEFAULT_ETA if eta is None else eta)
+        self._state = self._follow(self._prior.regression, self._units)
 
     @abstractmethod
-    def _model_of(self, X: Tensor, Y: Tensor, kernel: Kernel) -> ModelT:
+    def _model_of(self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None, **transforms: Any) -> ModelT:
         """The model of the strategy."""
 
-    @property
     @abstractmethod
+    def _theory_radius(self, norm_bound: float | Tensor, noise_scale: float | Tensor, eta: float | Tensor) -> Tensor:
+        """``(b)``, the radius of the strategy's theorem."""
+
+    @property
     def radius(self) -> Tensor:
         """``(b)``, the current confidence radius."""
+        if self.radius_rule != "theory":
+            return self._space.new_full(self.batch_shape, self._ruled_radius())
+        eta = self._prior.noise.squeeze(-1) if self.eta is None else self.eta
+        sigma = torch.as_tensor(eta).sqrt() if self.noise_scale is None else self.noise_scale
+        # The norm of the fitted function, or of one that is as high as its prior standard deviation at one point.
+        b = self._regression.mean_norm.clamp_min(1) if self.norm_bound is None else self.norm_bound
+        return self._theory_radius(b, sigma, eta)
+
+    def _ruled_radius(self) -> float:
+        rule = self.radius_rule
+        if not callable(rule):
+            return mobo_radius(self.num_observations + 1) if isinstance(rule, str) else float(rule)
+        value = rule(self.num_observations)
+        require_positive("radius(t)", value, "Return the radius after t observations.", allow_zero=True)
+        return float(value)
 
     @abstractmethod
     def _learn(self, state: State, x: Tensor, y: Tensor) -> State:
@@ -90,41 +127,95 @@ class KernelStrategy(Strategy, Generic[ModelT]):
     @property
     def train_X(self) -> Tensor:
         """``(b) x t x d``, the points told so far."""
-        return self._regression.train_X.clone()
+        return (self._regression.train_X if self._units is None else self._told[0]).clone()
 
     @property
     def train_Y(self) -> Tensor:
         """``(b) x t x n``, the values told so far."""
-        return self._regression.train_Y.clone()
+        return (self._regression.train_Y if self._units is None else self._told[1]).clone()
 
     def covariance_norm(self, x: Tensor) -> Tensor:
-        r"""``(b) x q``, :math:`\|\Gamma_t(x, x)\|` at ``(b) x q x d`` points, given everything told."""
+        r"""``(b) x q``, :math:`\|\Gamma_t(x, x)\|` at ``(b) x q x d`` points, given everything told.
+
+        With `refit_every` it is that of the standardised values.
+        """
         with torch.no_grad():
-            return self._regression.covariance_norm(x)
+            return self._regression.covariance_norm(self._inside(x))
 
     @property
     def model(self) -> ModelT:
         """The posterior given everything told, as a BoTorch model."""
-        return self._prior.with_regression(self._regression)
+        if self._units is None:
+            return self._prior.with_regression(self._regression)
+        kernel, eta = deepcopy(self._prior.covar_module), self._prior.noise.detach()
+        return self._model_of(*self._told, kernel, eta, **self._units.transforms())
 
     def _observe(self, x: Tensor, y: Tensor) -> None:
-        self._state = self._learn(self._state, x, y)
+        if self._units is None:
+            self._state = self._learn(self._state, x, y)
+            return
+        assert self.refit_every is not None
+        X, Y = torch.cat([self._told[0], x], dim=-2), torch.cat([self._told[1], y], dim=-2)
+        before, now = self.num_observations, X.shape[-2]
+        is_due = now // self.refit_every > before // self.refit_every
+        # Before the first refit, the units follow the data at ever larger steps.
+        if is_due or (now < self.refit_every and now >= 2 * self._renewed_at):
+            self._renew(X, Y, learn=is_due)
+        else:
+            self._state = self._learn(self._state, self._units.x(x), self._units.y(y))
+        self._told = (X, Y)
+
+    def _renew(self, X: Tensor, Y: Tensor, learn: bool) -> None:
+        """Take the units from all values, and the kernel if it is to be learned."""
+        units, prior = Units.of(self._space, Y), self._prior
+        if learn:
+            model = self._model_of(units.x(X), units.y(Y), deepcopy(self._kernel), self.eta)
+            if learn_kernel(model):
+                prior = self._model_of(self._no_X, self._no_Y, model.covar_module, model.noise.detach())
+        state = self._learn(self._follow(prior.regression, units), units.x(X), units.y(Y))
+        self._units, self._prior, self._state, self._renewed_at = units, prior, state, X.shape[-2]
 
     def _recall(self, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> None:
-        prior = deepcopy(self._prior)
+        prior, units, renewed_at = deepcopy(self._prior), None, int(memory["renewed_at"])
+        if self._units is not None:
+            units = Units.of(self._space, Y[..., :renewed_at, :])
+            units.outcomes.load_state_dict(memory["outcomes"])
+            prior = self._model_of(self._no_X, self._no_Y, prior.covar_module, memory["noise"].to(X))
         prior.covar_module.load_state_dict(memory["kernel"])
-        state = self._recalled(self._follow(prior.regression), X, Y, portions, memory)
-        self._prior, self._state = prior, state
+        inside = (X, Y) if units is None else (units.x(X), units.y(Y))
+        state = self._recalled(self._follow(prior.regression, units), *inside, _since(portions, renewed_at), memory)
+        self._prior, self._state, self._units, self._renewed_at = prior, state, units, renewed_at
+        self._told = self._told if units is None else (X, Y)
 
     def _memory(self) -> dict[str, Any]:
-        return {"kernel": deepcopy(dict(self._prior.covar_module.state_dict()))}
+        memory = {"kernel": deepcopy(dict(self._prior.covar_module.state_dict())), "renewed_at": self._renewed_at}
+        if self._units is not None:
+            memory["noise"] = self._prior.noise.detach().clone()
+            memory["outcomes"] = deepcopy(dict(self._units.outcomes.state_dict()))
+        return memory
 
     @property
     def _regression(self) -> Regression:
         return self._state.regression if isinstance(self._state, Followed) else self._state
 
-    def _follow(self, regression: Regression) -> State:
-        return regression if self.choices is None else regression.follow(self.choices)
+    def _follow(self, regression: Regression, units: Units | None) -> State:
+        if self.choices is None:
+            return regression
+        return regression.follow(self.choices if units is None else units.x(self.choices))
+
+    def _inside(self, X: Tensor) -> Tensor:
+        """Points as the regression takes them."""
+        return X if self._units is None else self._units.x(X)
+
+    def _scalarization_of(self, weights: Tensor) -> Scalarization:
+        if (
+            self._units is None
+            or not issubclass(self.scalarization, ChebyshevScalarization)
+            or not self._told[1].numel()
+        ):
+            return super()._scalarization_of(weights)
+        # As is usual, from the best values seen: every part of the front is nearest to them for some weights.
+        return self.scalarization(weights, ref_point=self._units.y(self._told[1]).amax(dim=-2))
 
     def _propose(self, scalarizations: list[Scalarization]) -> Tensor:
         with torch.no_grad():
@@ -137,15 +228,17 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         assert isinstance(self._state, Followed)
         followed, chosen = self._state, []
         with torch.no_grad():
+            pending = self._inside(self._pending_points())
+            if pending.shape[-2]:
+                followed = self._imagine(followed, pending, followed.regression.mean(pending))
             for scalarization in scalarizations:
                 values = self._values(followed, scalarization, radius)
                 # Ties, such as all choices before the first observation, are broken at random.
                 index = self._pick(values == values.amax(dim=-1, keepdim=True)).unsqueeze(-1)
                 chosen.append(self.choices[index])
                 if len(chosen) < len(scalarizations):
-                    mean, _ = followed.mean_and_norm()
-                    value = mean.gather(-2, index.unsqueeze(-1).expand(*index.shape, self.num_tasks))
-                    followed = self._imagine(followed, chosen[-1], value)
+                    point = self._inside(chosen[-1])
+                    followed = self._imagine(followed, point, followed.regression.mean(point))
         return torch.cat(chosen, dim=-2)
 
     def _values(self, followed: Followed, scalarization: Scalarization, radius: Tensor) -> Tensor:
@@ -153,8 +246,9 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         return scalarized_ucb(*followed.mean_and_norm(), scalarization, radius)
 
     def _search_box(self, scalarizations: list[Scalarization], radius: Tensor) -> Tensor:
-        model, d = self.model, self._space.shape[-1]
-        points = self._space.new_empty(*self.batch_shape, 0, d)
+        model, d = self._prior.with_regression(self._regression), self._space.shape[-1]
+        box = self._space if self._units is None else self._inside(self._space)
+        points = self._inside(self._pending_points())
         for scalarization in scalarizations:
             pending = points if points.numel() else None
             acqf = self._acquisition(model, scalarization, radius, pending)
@@ -164,9 +258,10 @@ class KernelStrategy(Strategy, Generic[ModelT]):
                 return acqf(X) if self.batch_shape else acqf(X.squeeze(1)).unsqueeze(-1)
 
             seeds = [int(torch.randint(2**31, (1,), generator=generator)) for generator in self._generators]
-            best, _ = maximise(values, self._space, seeds, self.num_restarts, self.raw_samples)
+            best, _ = maximise(values, box, seeds, self.num_restarts, self.raw_samples)
             points = torch.cat([points, best.reshape(*self.batch_shape, 1, d)], dim=-2)
-        return points
+        points = points[..., -len(scalarizations) :, :]
+        return points if self._units is None else self._units.original(points)
 
     def _acquisition(
         self, model: ModelT, scalarization: Scalarization, radius: Tensor, pending: Tensor | None
@@ -175,11 +270,13 @@ class KernelStrategy(Strategy, Generic[ModelT]):
 
     def _settings(self) -> dict[str, Any]:
         return super()._settings() | {
-            "kernel": repr(self._prior.covar_module),
-            "norm_bound": torch.as_tensor(self.norm_bound, dtype=torch.double).tolist(),
-            "noise_scale": float(self.noise_scale),
-            "eta": float(self.eta),
+            "kernel": repr(self._kernel),
+            "norm_bound": self.norm_bound.tolist() if isinstance(self.norm_bound, Tensor) else self.norm_bound,
+            "noise_scale": self.noise_scale,
+            "eta": self.eta,
             "delta": float(self.delta),
+            "radius": getattr(self.radius_rule, "__qualname__", self.radius_rule),
+            "refit_every": self.refit_every,
             "num_restarts": self.num_restarts,
             "raw_samples": self.raw_samples,
         }
@@ -188,8 +285,10 @@ class KernelStrategy(Strategy, Generic[ModelT]):
 class ExactStrategy(KernelStrategy[ExactMultiTaskGP]):
     """On all observations."""
 
-    def _model_of(self, X: Tensor, Y: Tensor, kernel: Kernel) -> ExactMultiTaskGP:
-        return ExactMultiTaskGP(X, Y, covar_module=kernel, eta=self.eta)
+    def _model_of(
+        self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None, **transforms: Any
+    ) -> ExactMultiTaskGP:
+        return ExactMultiTaskGP(X, Y, covar_module=kernel, eta=eta, **transforms)
 
     def _learn(self, state: State, x: Tensor, y: Tensor) -> State:
         return state.append(x, y)
@@ -212,6 +311,34 @@ def independent_tasks(kernel: Kernel) -> MultiTaskKernel:
             "Pass for instance IndependentKernel([k1, k2])."
         )
     return kernel.independent()
+
+
+def _since(portions: list[int], start: int) -> list[int]:
+    """The portions of the observations, those before `start` as one."""
+    later, rest = [], sum(portions) - start
+    for size in reversed(portions):
+        if rest <= 0:
+            break
+        later.append(size)
+        rest -= size
+    return ([start] if start else []) + later[::-1]
+
+
+def _require_eta(eta: object) -> None:
+    require_positive("eta", eta, "Pass the regulariser, for instance 0.1.")
+    if isinstance(eta, Tensor):
+        raise ValueError(f"eta should be one number, got {eta.tolist()}. The theory has one regulariser for all tasks.")
+
+
+def _require_radius(radius: object) -> None:
+    if callable(radius) or (isinstance(radius, str) and radius in RADII):
+        return
+    remedy = "Pass a function of the number of observations for a schedule of your own."
+    if isinstance(radius, str):
+        raise ValueError(f"radius should be a number, a function, or one of {RADII}, got {radius!r}. {remedy}")
+    require_positive("radius", radius, remedy, allow_zero=True)
+    if isinstance(radius, Tensor):
+        raise ValueError(f"radius should be one number, got {radius.tolist()}. {remedy}")
 
 
 def _num_tasks(kernel: object, space: Tensor) -> int:

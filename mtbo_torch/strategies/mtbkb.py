@@ -40,8 +40,5 @@ class MTBKB(BudgetedStrategy):
         True
     """
 
-    @property
-    def radius(self) -> Tensor:
-        r"""``(b)``, the current :math:`\tilde\beta_t` (Theorem 3)."""
-        gain = self._regression.info_gain
-        return nystrom_radius(gain, self.norm_bound, self.noise_scale, self.eta, self.delta, self.epsilon)
+    def _theory_radius(self, norm_bound: float | Tensor, noise_scale: float | Tensor, eta: float | Tensor) -> Tensor:
+        return nystrom_radius(self._regression.info_gain, norm_bound, noise_scale, eta, self.delta, self.epsilon)

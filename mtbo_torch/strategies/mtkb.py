@@ -44,7 +44,5 @@ class MTKB(ExactStrategy):
         3
     """
 
-    @property
-    def radius(self) -> Tensor:
-        r"""``(b)``, the current :math:`\beta_t` (Theorem 2)."""
-        return exact_radius(self._regression.info_gain, self.norm_bound, self.noise_scale, self.eta, self.delta)
+    def _theory_radius(self, norm_bound: float | Tensor, noise_scale: float | Tensor, eta: float | Tensor) -> Tensor:
+        return exact_radius(self._regression.info_gain, norm_bound, noise_scale, eta, self.delta)

@@ -32,12 +32,15 @@ class _BoTorchStrategy(RememberingStrategy):
     def _propose(self, scalarizations: list[Scalarization]) -> Tensor:
         q = len(scalarizations)
         seeds = [int(torch.randint(2**31, (1,), generator=source)) for source in self._generators]
-        X, Y = (data.reshape(len(seeds), *data.shape[-2:]) for data in (self._X, self._Y))
+        trials = (self._X, self._Y, self._pending_points())
+        X, Y, pending = (data.reshape(len(seeds), *data.shape[-2:]) for data in trials)
         weights = [s.weights.reshape(len(seeds), -1) for s in scalarizations]
-        points = [self._propose_one(X[i], Y[i], [w[i] for w in weights], q, seed) for i, seed in enumerate(seeds)]
+        points = [
+            self._propose_one(X[i], Y[i], pending[i], [w[i] for w in weights], q, seed) for i, seed in enumerate(seeds)
+        ]
         return torch.stack(points).reshape(*self.batch_shape, q, -1)
 
-    def _propose_one(self, X: Tensor, Y: Tensor, weights: list[Tensor], q: int, seed: int) -> Tensor:
+    def _propose_one(self, X: Tensor, Y: Tensor, pending: Tensor, weights: list[Tensor], q: int, seed: int) -> Tensor:
         d = self._space.shape[-1]
         box = torch.stack([self._space.amin(dim=0), self._space.amax(dim=0)])
         with manual_seed(seed), torch.enable_grad():
@@ -50,11 +53,10 @@ class _BoTorchStrategy(RememberingStrategy):
             ]
             model = ModelListGP(*models)
             fit_gpytorch_mll(SumMarginalLogLikelihood(model.likelihood, model))
-            points = X[:0]
             for weight in weights:
-                acqf = self._acquisition(model, X, Y, weight, points if len(points) else None, seed)
-                points = torch.cat([points, self._best(acqf)])
-        return points
+                acqf = self._acquisition(model, X, Y, weight, pending if len(pending) else None, seed)
+                pending = torch.cat([pending, self._best(acqf)])
+        return pending[-q:]
 
     @abstractmethod
     def _acquisition(
@@ -94,10 +96,11 @@ class NParEGO(_BoTorchStrategy):
 
 
 class NEHVI(_BoTorchStrategy):
-    """BoTorch's qLogNEHVI, with the worst values observed as reference point.
+    """BoTorch's qLogNEHVI.
 
     Args:
         num_tasks: As in :class:`RandomSearch`; at most 4.
+        ref_point: ``n``, below which nothing counts; the worst values observed by default.
         options: The other arguments of :class:`RandomSearch`.
 
     Example:
@@ -107,8 +110,14 @@ class NEHVI(_BoTorchStrategy):
         torch.Size([1, 1])
     """
 
-    def __init__(self, num_tasks: int, **options: Any) -> None:
+    def __init__(self, num_tasks: int, ref_point: Tensor | None = None, **options: Any) -> None:
         super().__init__(num_tasks, **options)
+        if ref_point is not None and ref_point.shape != (num_tasks,):
+            raise ValueError(
+                f"ref_point should have one entry for each of the {num_tasks} tasks, got shape "
+                f"{tuple(ref_point.shape)}. Leave it out to use the worst values observed."
+            )
+        self.ref_point = ref_point
         if num_tasks > MOST_TASKS:
             raise ValueError(
                 f"num_tasks should be at most {MOST_TASKS} for a hypervolume method, got {num_tasks}. Use NParEGO."
@@ -119,7 +128,7 @@ class NEHVI(_BoTorchStrategy):
     ) -> AcquisitionFunction:
         return qLogNoisyExpectedHypervolumeImprovement(
             model,
-            ref_point=Y.amin(dim=0),
+            ref_point=Y.amin(dim=0) if self.ref_point is None else self.ref_point.to(Y),
             X_baseline=X,
             sampler=SobolQMCNormalSampler(torch.Size([MC_SAMPLES]), seed=seed),
             prune_baseline=True,

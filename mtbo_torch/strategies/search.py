@@ -63,21 +63,21 @@ class SobolSearch(RememberingStrategy):
     def __init__(self, num_tasks: int, **options: Any) -> None:
         super().__init__(num_tasks, **options)
         self._scrambles = [int(torch.randint(2**31, (1,), generator=source)) for source in self._generators]
-        self._num_asked = 0
+        self._num_drawn = 0
 
     def _propose(self, scalarizations: list[Scalarization]) -> Tensor:
         q, d = len(scalarizations), self._space.shape[-1]
         engines = [SobolEngine(d, scramble=True, seed=seed) for seed in self._scrambles]
-        draws = [engine.fast_forward(self._num_asked).draw(q, dtype=torch.double) for engine in engines]
-        self._num_asked += q
+        draws = [engine.fast_forward(self._num_drawn).draw(q, dtype=torch.double) for engine in engines]
+        self._num_drawn += q
         lower, upper = (self._space.amin(dim=0), self._space.amax(dim=0)) if self.bounds is None else self._space
         points = lower + (upper - lower) * torch.stack(draws).reshape(*self.batch_shape, q, d).to(self._space)
         return points if self.choices is None else self.choices[torch.cdist(points, self.choices).argmin(dim=-1)]
 
     def _memory(self) -> dict[str, Any]:
-        return {"scrambles": list(self._scrambles), "num_asked": self._num_asked}
+        return {"scrambles": list(self._scrambles), "num_drawn": self._num_drawn}
 
     def _recall(self, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> None:
-        scrambles, num_asked = [int(seed) for seed in memory["scrambles"]], int(memory["num_asked"])
+        scrambles, num_drawn = [int(seed) for seed in memory["scrambles"]], int(memory["num_drawn"])
         super()._recall(X, Y, portions, memory)
-        self._scrambles, self._num_asked = scrambles, num_asked
+        self._scrambles, self._num_drawn = scrambles, num_drawn

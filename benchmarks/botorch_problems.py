@@ -1,0 +1,178 @@
+"""MT-KB beside BoTorch's own methods on BoTorch's own problems, all kernels learned: ``make bench-botorch``.
+
+Every run has the same first points and as many evaluations. Finished runs are kept in a file and not run again.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # runs are independent: one core each
+
+import argparse
+import json
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import torch
+from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
+from botorch.test_functions.base import MultiObjectiveTestProblem
+from botorch.test_functions.multi_objective import DTLZ2, BraninCurrin, CarSideImpact, Penicillin, VehicleSafety
+from torch import Tensor
+
+from mtbo_torch import MTKB, ChebyshevScalarization, ICMKernel, InverseUniformWeights
+from mtbo_torch.experiments.progress import progress_bar
+from mtbo_torch.metrics import hypervolume
+from mtbo_torch.strategies import NEHVI, NParEGO, SobolSearch, Strategy
+
+PROBLEMS: dict[str, Callable[[], MultiObjectiveTestProblem]] = {
+    "BraninCurrin": lambda: BraninCurrin(negate=True),
+    "DTLZ2": lambda: DTLZ2(dim=6, num_objectives=2, negate=True),
+    "VehicleSafety": lambda: VehicleSafety(negate=True),
+    "Penicillin": lambda: Penicillin(negate=True),
+    "CarSideImpact": lambda: CarSideImpact(negate=True),
+}
+
+
+def _mtkb(problem: MultiObjectiveTestProblem, seed: int, **options: Any) -> Strategy:
+    base = get_covar_module_with_dim_scaled_prior(ard_num_dims=problem.dim)
+    kernel = ICMKernel(base, num_tasks=problem.num_objectives)
+    return MTKB(kernel, bounds=problem.bounds, refit_every=1, seed=seed, **options)
+
+
+ALGORITHMS: dict[str, Callable[[MultiObjectiveTestProblem, int], Strategy]] = {
+    "MT-KB": _mtkb,
+    "MT-KB, radius 1": lambda p, seed: _mtkb(p, seed, radius=1.0),
+    "qLogNParEGO": lambda p, seed: NParEGO(p.num_objectives, bounds=p.bounds, seed=seed),
+    "qLogNEHVI": lambda p, seed: NEHVI(p.num_objectives, ref_point=p.ref_point, bounds=p.bounds, seed=seed),
+    "Sobol": lambda p, seed: SobolSearch(p.num_objectives, bounds=p.bounds, seed=seed + 1000),
+}
+BAYES_WEIGHTS = 200
+DENSE_SAMPLE = 2**14
+PEER = "qLogNEHVI"
+
+
+def build(name: str) -> MultiObjectiveTestProblem:
+    problem = PROBLEMS[name]().to(dtype=torch.double)
+    problem.ref_point = problem.ref_point.double()
+    return problem
+
+
+def run(name: str, algorithm: str, seed: int, rounds: int) -> dict[str, Any]:
+    """One run: the values observed, and the seconds a round took without the evaluation."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")  # the hosts' own, about line searches and jitter
+    problem = build(name)
+    first = SobolSearch(problem.num_objectives, bounds=problem.bounds, seed=seed).ask(2 * (problem.dim + 1))
+    strategy = ALGORITHMS[algorithm](problem, seed)
+    strategy.tell(first, problem(first))
+    seconds = 0.0
+    for _ in range(rounds):
+        started = time.perf_counter()
+        x = strategy.ask()
+        seconds += time.perf_counter() - started
+        y = problem(x)
+        started = time.perf_counter()
+        strategy.tell(x, y)
+        seconds += time.perf_counter() - started
+    return {
+        "problem": name,
+        "algorithm": algorithm,
+        "seed": seed,
+        "rounds": rounds,
+        "seconds": seconds / rounds,
+        "Y": strategy.train_Y.tolist(),
+    }
+
+
+def load(path: Path) -> list[dict[str, Any]]:
+    """The finished runs; a line that was cut off when a run was killed is left out."""
+    runs = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            runs.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return runs
+
+
+def bayes_regrets(problem: MultiObjectiveTestProblem, runs: list[dict[str, Any]]) -> list[float]:
+    """Of each run, on values scaled so that the reference point is 0 and the best value of each task 1.
+
+    The best of all points is taken from a dense sample and everything that any run has found.
+    """
+    everything = [torch.tensor(run["Y"], dtype=torch.double) for run in runs]
+    generator = torch.Generator().manual_seed(0)
+    weights = InverseUniformWeights(problem.num_objectives).sample(BAYES_WEIGHTS, generator, torch.double)
+    sample = problem(SobolSearch(problem.num_objectives, bounds=problem.bounds).ask(DENSE_SAMPLE))
+    attainable = torch.cat([sample, *everything])
+    width = attainable.amax(dim=0) - problem.ref_point
+    scalarization = ChebyshevScalarization(weights)
+
+    def best(Y: Tensor) -> Tensor:
+        return scalarization(((Y - problem.ref_point) / width).expand(BAYES_WEIGHTS, *Y.shape)).amax(dim=-1)
+
+    return [(best(attainable) - best(Y)).mean().item() for Y in everything]
+
+
+def spread(values: list[float]) -> str:
+    numbers = torch.tensor(values, dtype=torch.double)
+    return f"{numbers.mean():.3f} ± {numbers.std(correction=0):.3f}"
+
+
+def show(runs: list[dict[str, Any]]) -> None:
+    """A table in Markdown: hypervolume as a share of the best known one, Bayes regret, seconds a round."""
+    print("| problem | algorithm | runs | hypervolume share | Bayes regret | seconds a round | qLogNEHVI's over it |")
+    print("|---|---|---|---|---|---|---|")
+    for name in PROBLEMS:
+        mine = [run for run in runs if run["problem"] == name]
+        if not mine:
+            continue
+        problem = build(name)
+        regrets = bayes_regrets(problem, mine)
+        times = {a: [run["seconds"] for run in mine if run["algorithm"] == a] for a in ALGORITHMS}
+        mean = {a: sum(values) / len(values) for a, values in times.items() if values}
+        for algorithm in mean:
+            own = [i for i, run in enumerate(mine) if run["algorithm"] == algorithm]
+            shares = [
+                hypervolume(torch.tensor(mine[i]["Y"], dtype=torch.double), problem.ref_point) / problem.max_hv
+                for i in own
+            ]
+            ratio = f"{mean[PEER] / mean[algorithm]:.1f}" if PEER in mean and algorithm not in (PEER, "Sobol") else ""
+            print(
+                f"| {name} | {algorithm} | {len(own)} | {spread(shares)} | {spread([regrets[i] for i in own])} "
+                f"| {mean[algorithm]:.2f} | {ratio} |"
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=25, help="evaluations after the first 2 (d + 1)")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=2, help="processes")
+    parser.add_argument("--out", type=Path, default=Path("results/botorch_problems.jsonl"))
+    options = parser.parse_args()
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    runs = [run for run in load(options.out) if run["rounds"] == options.rounds and run["seed"] < options.seeds]
+    done = {(run["problem"], run["algorithm"], run["seed"]) for run in runs}
+    wanted = [(p, a, s) for p in PROBLEMS for s in range(options.seeds) for a in ALGORITHMS if (p, a, s) not in done]
+    with (
+        ProcessPoolExecutor(options.workers) as pool,
+        progress_bar(len(done) + len(wanted), "runs", "run") as bar,
+        options.out.open("a") as file,
+    ):
+        bar.update(len(done))
+        for future in as_completed([pool.submit(run, *job, options.rounds) for job in wanted]):
+            runs.append(future.result())
+            file.write(json.dumps(runs[-1]) + "\n")
+            file.flush()
+            bar.update(1)
+    show(runs)
+
+
+if __name__ == "__main__":
+    main()

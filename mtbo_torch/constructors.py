@@ -1,0 +1,185 @@
+"""What Ax hands over, turned into the arguments of our acquisition functions. Importing this registers it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from botorch.acquisition.input_constructors import acqf_input_constructor
+from botorch.acquisition.multi_objective.objective import IdentityMCMultiOutputObjective
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models.model import Model, ModelList
+from torch import Tensor
+
+from mtbo_torch.acquisition import NystromScalarizedMultiTaskUCB, ScalarizedMultiTaskUCB
+from mtbo_torch.confidence import exact_radius, nystrom_radius
+from mtbo_torch.models import MultiTaskGPModel, NystromMultiTaskGP
+from mtbo_torch.scalarizations import ChebyshevScalarization, Scalarization, WeightDistribution, default_weights
+
+# The accuracy of a dictionary that the estimated radius counts on, as in MTBKB.
+EPSILON = 0.5
+
+
+class ObjectiveScalarization(Scalarization):
+    r"""A scalarisation of objectives, each of which is an outcome times a number: negative if it is minimised.
+
+    :math:`s(c_1 y_{j_1}, \dots, c_n y_{j_n})`, with :math:`\max_i |c_i|` times the Lipschitz constant of s.
+
+    Args:
+        scalarization: s, of the n objectives in their order, all maximised.
+        coefficients: ``n``, the numbers c.
+        outcomes: ``n``, the outcomes j: each of 0, ..., n - 1 once.
+    """
+
+    coefficients: Tensor
+    outcomes: Tensor
+
+    def __init__(self, scalarization: Scalarization, coefficients: Tensor, outcomes: Tensor) -> None:
+        super().__init__(scalarization.weights)
+        self.scalarization = scalarization
+        self.register_buffer("coefficients", coefficients)
+        self.register_buffer("outcomes", outcomes)
+
+    @property
+    def lipschitz(self) -> Tensor:
+        return self.scalarization.lipschitz * self.coefficients.abs().amax().to(self.weights)
+
+    def _scalarize(self, Y: Tensor) -> Tensor:
+        return self.scalarization(Y[..., self.outcomes] * self.coefficients.to(Y))
+
+
+def estimated_radius(model: Model, delta: float = 0.1) -> Tensor:
+    r"""``(b)``, the theory's radius with estimates in place of what is not known.
+
+    They are :math:`\max(1, \|\mu_t\|)` for the bound of the RKHS norm and :math:`\sqrt\eta` for the noise's scale.
+
+    Args:
+        model: An :class:`ExactMultiTaskGP`, a :class:`NystromMultiTaskGP`, or a ``ModelList`` of them.
+        delta: The probability of failure, in ``(0, 1]``.
+
+    Example:
+        >>> import torch, gpytorch
+        >>> from mtbo_torch import ExactMultiTaskGP, ICMKernel
+        >>> from mtbo_torch.constructors import estimated_radius
+        >>> X = torch.rand(5, 1, dtype=torch.double)
+        >>> kernel = ICMKernel(gpytorch.kernels.RBFKernel(), torch.eye(2, dtype=torch.double))
+        >>> model = ExactMultiTaskGP(X, torch.cat([X.sin(), X.cos()], -1), covar_module=kernel, eta=0.1)
+        >>> estimated_radius(model) > 1
+        tensor(True)
+    """
+    members = list(model.models) if isinstance(model, ModelList) else [model]
+    for member in members:
+        if not isinstance(member, MultiTaskGPModel):
+            raise ValueError(
+                f"radius should be given for a {type(member).__name__}, whose RKHS norm and information gain are not "
+                "known, got None. Pass for instance radius=2.0."
+            )
+    # Members of a list are independent of each other: gains add up, and so do squared norms.
+    gain = torch.stack([member.info_gain for member in members]).sum(dim=0)
+    norm = torch.stack([member.regression.mean_norm for member in members]).square().sum(dim=0).sqrt().clamp_min(1)
+    # The noise's scale over the root of the regulariser is one, whatever the noise of each task.
+    if any(isinstance(member, NystromMultiTaskGP) for member in members):
+        return nystrom_radius(gain, norm, noise_scale=1.0, eta=1.0, delta=delta, epsilon=EPSILON)
+    return exact_radius(gain, norm, noise_scale=1.0, eta=1.0, delta=delta)
+
+
+@acqf_input_constructor(ScalarizedMultiTaskUCB, NystromScalarizedMultiTaskUCB)
+def construct_inputs_scalarized_ucb(
+    model: Model,
+    objective: IdentityMCMultiOutputObjective | None = None,
+    ref_point: Tensor | None = None,
+    constraints: object = None,
+    X_baseline: Tensor | None = None,
+    X_pending: Tensor | None = None,
+    scalarization: Scalarization | type[Scalarization] | None = None,
+    weights: WeightDistribution | Tensor | None = None,
+    radius: float | Tensor | None = None,
+    delta: float = 0.1,
+) -> dict[str, Any]:
+    """The arguments of :class:`ScalarizedMultiTaskUCB` from what Ax knows; the last four are options for the user.
+
+    Args:
+        model: The fitted model, with m outputs.
+        objective: The n objectives: outcomes, with their signs or weights. All outputs, maximised, by default.
+        ref_point: ``n``, the objectives' thresholds, all to be exceeded; NaN where there is none. It is the reference
+            point of a Chebyshev scalarisation. The origin by default: Ax standardises, so that is the average outcome.
+        constraints: Not supported: constraints on outcomes that are no objectives.
+        X_baseline: ``t x d``, observed points.
+        X_pending: ``p x d``, points that are being evaluated.
+        scalarization: A class, such as :class:`LinearScalarization`, or a scalarisation of the n objectives in their
+            order, all maximised. A :class:`ChebyshevScalarization` by default.
+        weights: ``n``, or the distribution that they are drawn from anew each time. By default
+            :class:`InverseUniformWeights` for a Chebyshev scalarisation and :class:`UniformWeights` for others.
+        radius: A number; :func:`estimated_radius` by default.
+        delta: The probability of failure of the estimated radius, in ``(0, 1]``.
+    """
+    if constraints is not None:
+        raise UnsupportedError(
+            "constraints should be None: the acquisition has no constraints on outcomes that are not objectives, got "
+            "some. Make them objectives with a threshold, or track these metrics without a constraint."
+        )
+    model, coefficients, outcomes = _objectives(model, objective)
+    if scalarization is None or isinstance(scalarization, type):
+        round_number = sum(X.shape[-2] for X in (X_baseline, X_pending) if X is not None)
+        of_objectives = _drawn(scalarization, weights, ref_point, coefficients, round_number)
+    else:
+        of_objectives = _given(scalarization, weights)
+    return {
+        "model": model,
+        "scalarization": ObjectiveScalarization(of_objectives, coefficients, outcomes),
+        "radius": estimated_radius(model, delta) if radius is None else radius,
+        "X_pending": X_pending,
+    }
+
+
+def _objectives(model: Model, objective: object) -> tuple[Model, Tensor, Tensor]:
+    """A model of the objectives' outcomes only, the objectives' coefficients ``n``, and their outcomes ``n`` in it."""
+    objective = IdentityMCMultiOutputObjective() if objective is None else objective
+    if not isinstance(objective, IdentityMCMultiOutputObjective):
+        raise UnsupportedError(
+            "objective should be a WeightedMCMultiOutputObjective (outcomes with signs or weights), got "
+            f"{type(objective).__name__}. Use an acquisition function that draws samples for it."
+        )
+    outcomes = getattr(objective, "outcomes", torch.arange(model.num_outputs))
+    coefficients = getattr(objective, "weights", torch.ones(len(outcomes), dtype=torch.double))
+    if len(outcomes) < model.num_outputs:
+        return model.subset_output(outcomes.tolist()), coefficients, torch.arange(len(outcomes))
+    return model, coefficients, outcomes
+
+
+def _given(scalarization: object, weights: object) -> Scalarization:
+    if not isinstance(scalarization, Scalarization):
+        raise ValueError(
+            f"scalarization should be a Scalarization or a class of them, got {type(scalarization).__name__}. "
+            "Pass for instance ChebyshevScalarization."
+        )
+    if weights is not None:
+        raise ValueError(
+            "weights should not be given together with a scalarization that has its own, got both. "
+            "Pass the scalarization's class, or leave weights out."
+        )
+    return scalarization
+
+
+def _drawn(
+    kind: type[Scalarization] | None,
+    weights: WeightDistribution | Tensor | None,
+    ref_point: Tensor | None,
+    like: Tensor,
+    round_number: int,
+) -> Scalarization:
+    """A scalarisation of ``n`` objectives, of the dtype and device of ``like``, with weights drawn for this round."""
+    kind = ChebyshevScalarization if kind is None else kind
+    if not issubclass(kind, Scalarization):
+        raise ValueError(
+            f"scalarization should be a Scalarization or a class of them, got the class {kind.__name__}. "
+            "Pass for instance ChebyshevScalarization."
+        )
+    if weights is None:
+        weights = default_weights(kind, len(like))
+    if isinstance(weights, WeightDistribution):
+        # An Ax client with a seed sets it anew for every trial: of the same stream, each round takes its own draw.
+        weights = weights.sample(round_number + 1, dtype=like.dtype, device=like.device)[-1]
+    if ref_point is not None and issubclass(kind, ChebyshevScalarization):
+        return kind(weights, ref_point.nan_to_num(nan=0.0))
+    return kind(weights)

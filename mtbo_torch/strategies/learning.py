@@ -1,0 +1,78 @@
+"""The units in which a strategy learns its kernel."""
+
+from __future__ import annotations
+
+import warnings
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from botorch.exceptions.errors import ModelFittingError
+from botorch.fit import fit_gpytorch_mll
+from botorch.models.transforms import Normalize, Standardize
+from botorch.utils.sampling import manual_seed
+from gpytorch.mlls import ExactMarginalLogLikelihood
+from torch import Tensor
+
+from mtbo_torch.models import MultiTaskGPModel
+
+
+@dataclass(frozen=True)
+class Units:
+    """Inputs in the unit cube, values with mean zero and standard deviation one: what kernels expect at the start.
+
+    Attributes:
+        inputs: From the search space to the unit cube.
+        outcomes: To standardised values.
+    """
+
+    inputs: Normalize
+    outcomes: Standardize
+
+    @classmethod
+    def of(cls, space: Tensor, Y: Tensor) -> Units:
+        """From ``2 x d`` bounds or ``N x d`` choices, and ``(b) x t x n`` values."""
+        lower, upper = space.amin(dim=-2), space.amax(dim=-2)
+        box = torch.stack([lower, torch.where(upper > lower, upper, lower + 1)])
+        outcomes = Standardize(Y.shape[-1], batch_shape=Y.shape[:-2]).to(Y)
+        if Y.shape[-2]:
+            outcomes(Y)
+        return cls(Normalize(space.shape[-1], bounds=box).to(space).eval(), outcomes.eval())
+
+    @property
+    def has_seen_values(self) -> bool:
+        return bool(self.outcomes._is_trained)
+
+    def x(self, X: Tensor) -> Tensor:
+        """Points in the unit cube."""
+        return self.inputs(X)
+
+    def original(self, X: Tensor) -> Tensor:
+        """Points of the unit cube in the search space; the corners are met to the last digit."""
+        lower, upper = self.inputs.bounds
+        return self.inputs.untransform(X).clamp(lower, upper)
+
+    def y(self, Y: Tensor) -> Tensor:
+        """Standardised values."""
+        return self.outcomes(Y)[0] if self.has_seen_values else Y
+
+    def transforms(self) -> dict[str, Any]:
+        """Copies for a BoTorch model."""
+        own = {"input_transform": self.inputs, "outcome_transform": self.outcomes if self.has_seen_values else None}
+        return deepcopy(own)
+
+
+def learn_kernel(model: MultiTaskGPModel) -> bool:
+    """Maximise the marginal likelihood; where that fails, say so and return False."""
+    try:
+        with torch.enable_grad(), manual_seed(0):  # further attempts start at random
+            fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    except ModelFittingError:
+        warnings.warn(
+            f"The kernel could not be learned from {model.train_targets.shape[-2]} observations; "
+            "the strategy goes on with the one it had.",
+            stacklevel=2,
+        )
+        return False
+    return True
