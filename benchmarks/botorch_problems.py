@@ -28,6 +28,7 @@ from mtbo_torch import MTKB, ChebyshevScalarization, ICMKernel, InverseUniformWe
 from mtbo_torch.experiments.progress import progress_bar
 from mtbo_torch.metrics import hypervolume
 from mtbo_torch.strategies import NEHVI, NParEGO, SobolSearch, Strategy
+from mtbo_torch.strategies.reference import NUM_RESTARTS, RAW_SAMPLES
 
 PROBLEMS: dict[str, Callable[[], MultiObjectiveTestProblem]] = {
     "BraninCurrin": lambda: BraninCurrin(negate=True),
@@ -41,7 +42,8 @@ PROBLEMS: dict[str, Callable[[], MultiObjectiveTestProblem]] = {
 def _mtkb(problem: MultiObjectiveTestProblem, seed: int, **options: Any) -> Strategy:
     base = get_covar_module_with_dim_scaled_prior(ard_num_dims=problem.dim)
     kernel = ICMKernel(base, num_tasks=problem.num_objectives)
-    return MTKB(kernel, bounds=problem.bounds, refit_every=1, seed=seed, **options)
+    effort = {"num_restarts": NUM_RESTARTS, "raw_samples": RAW_SAMPLES}  # as BoTorch's have
+    return MTKB(kernel, bounds=problem.bounds, refit_every=1, seed=seed, **effort, **options)
 
 
 ALGORITHMS: dict[str, Callable[[MultiObjectiveTestProblem, int], Strategy]] = {

@@ -95,6 +95,11 @@ def noise_of(likelihood: Likelihood) -> Tensor:
     return noise
 
 
+def set_noise(likelihood: MultitaskGaussianLikelihood, noise: Tensor) -> None:
+    """Start learning one noise for all tasks from this value."""
+    likelihood.noise = noise.detach().clamp_min(1.001 * MIN_LEARNED_NOISE)
+
+
 def require_likelihood(likelihood: object, num_tasks: int) -> None:
     """Refuse likelihoods whose noise is not one number for each task."""
     if not isinstance(likelihood, MultitaskGaussianLikelihood) or likelihood.rank != 0:

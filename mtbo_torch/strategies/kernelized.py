@@ -16,6 +16,7 @@ from mtbo_torch.checks import require_count, require_positive, require_probabili
 from mtbo_torch.confidence import RADII, mobo_radius
 from mtbo_torch.kernels import MultiTaskKernel
 from mtbo_torch.models import ExactMultiTaskGP, MultiTaskGPModel
+from mtbo_torch.noise import set_noise
 from mtbo_torch.optimization import maximise
 from mtbo_torch.regression import Followed, Regression
 from mtbo_torch.scalarizations import ChebyshevScalarization, Scalarization, WeightDistribution
@@ -81,7 +82,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         self._kernel = deepcopy(kernel)
         self._units = None if refit_every is None else Units.of(self._space, self._no_Y)
         self._told = (self._no_X, self._no_Y)
-        self._renewed_at = 0
+        self._renewed_at = self._fresh_at = 0
         self._prior = self._model_of(self._no_X, self._no_Y, deepcopy(kernel), DEFAULT_ETA if eta is None else eta)
         self._state = self._follow(self._prior.regression, self._units)
 
@@ -167,16 +168,23 @@ class KernelStrategy(Strategy, Generic[ModelT]):
 
     def _renew(self, X: Tensor, Y: Tensor, learn: bool) -> None:
         """Take the units from all values, and the kernel if it is to be learned."""
-        units, prior = Units.of(self._space, Y), self._prior
+        units, prior, fresh_at = Units.of(self._space, Y), self._prior, self._fresh_at
         if learn:
-            model = self._model_of(units.x(X), units.y(Y), deepcopy(self._kernel), self.eta)
+            # From where the last refit ended; once the data have doubled, from the start again.
+            fresh_at = X.shape[-2] if X.shape[-2] >= 2 * fresh_at else fresh_at
+            kernel = self._kernel if fresh_at == X.shape[-2] else prior.covar_module
+            model = self._model_of(units.x(X), units.y(Y), deepcopy(kernel), self.eta)
+            if kernel is not self._kernel and self.eta is None:
+                set_noise(model.likelihood, prior.noise)
             if learn_kernel(model):
                 prior = self._model_of(self._no_X, self._no_Y, model.covar_module, model.noise.detach())
         state = self._learn(self._follow(prior.regression, units), units.x(X), units.y(Y))
-        self._units, self._prior, self._state, self._renewed_at = units, prior, state, X.shape[-2]
+        self._units, self._prior, self._state = units, prior, state
+        self._renewed_at, self._fresh_at = X.shape[-2], fresh_at
 
     def _recall(self, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> None:
-        prior, units, renewed_at = deepcopy(self._prior), None, int(memory["renewed_at"])
+        prior, units = deepcopy(self._prior), None
+        renewed_at, fresh_at = int(memory["renewed_at"]), int(memory["fresh_at"])
         if self._units is not None:
             units = Units.of(self._space, Y[..., :renewed_at, :])
             units.outcomes.load_state_dict(memory["outcomes"])
@@ -184,11 +192,13 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         prior.covar_module.load_state_dict(memory["kernel"])
         inside = (X, Y) if units is None else (units.x(X), units.y(Y))
         state = self._recalled(self._follow(prior.regression, units), *inside, _since(portions, renewed_at), memory)
-        self._prior, self._state, self._units, self._renewed_at = prior, state, units, renewed_at
+        self._prior, self._state, self._units = prior, state, units
+        self._renewed_at, self._fresh_at = renewed_at, fresh_at
         self._told = self._told if units is None else (X, Y)
 
     def _memory(self) -> dict[str, Any]:
-        memory = {"kernel": deepcopy(dict(self._prior.covar_module.state_dict())), "renewed_at": self._renewed_at}
+        memory: dict[str, Any] = {"kernel": deepcopy(dict(self._prior.covar_module.state_dict()))}
+        memory |= {"renewed_at": self._renewed_at, "fresh_at": self._fresh_at}
         if self._units is not None:
             memory["noise"] = self._prior.noise.detach().clone()
             memory["outcomes"] = deepcopy(dict(self._units.outcomes.state_dict()))

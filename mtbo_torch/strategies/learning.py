@@ -17,6 +17,9 @@ from torch import Tensor
 
 from mtbo_torch.models import MultiTaskGPModel
 
+# The relative gain in likelihood per value below which learning stops: far less than matters, long before the default.
+SMALLEST_GAIN = 1e-5
+
 
 @dataclass(frozen=True)
 class Units:
@@ -67,7 +70,8 @@ def learn_kernel(model: MultiTaskGPModel) -> bool:
     """Maximise the marginal likelihood; where that fails, say so and return False."""
     try:
         with torch.enable_grad(), manual_seed(0):  # further attempts start at random
-            fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+            mll = ExactMarginalLogLikelihood(model.likelihood, model)
+            fit_gpytorch_mll(mll, optimizer_kwargs={"options": {"ftol": SMALLEST_GAIN}})
     except ModelFittingError:
         warnings.warn(
             f"The kernel could not be learned from {model.train_targets.shape[-2]} observations; "
