@@ -100,7 +100,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         if self.radius_rule != "theory":
             return self._space.new_full(self.batch_shape, self._ruled_radius())
         eta = self._prior.noise.squeeze(-1) if self.eta is None else self.eta
-        sigma = torch.as_tensor(eta).sqrt() if self.noise_scale is None else self.noise_scale
+        sigma = eta**0.5 if self.noise_scale is None else self.noise_scale
         # The norm of the fitted function, or of one that is as high as its prior standard deviation at one point.
         b = self._regression.mean_norm.clamp_min(1) if self.norm_bound is None else self.norm_bound
         return self._theory_radius(b, sigma, eta)
@@ -149,7 +149,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         if self._units is None:
             return self._prior.with_regression(self._regression)
         kernel, eta = deepcopy(self._prior.covar_module), self._prior.noise.detach()
-        return self._model_of(*self._told, kernel, eta, **self._units.transforms())
+        return self._model_of(*self._told, kernel, eta, **self._units.transforms()).eval()
 
     def _observe(self, x: Tensor, y: Tensor) -> None:
         if self._units is None:

@@ -71,7 +71,9 @@ def learn_kernel(model: MultiTaskGPModel) -> bool:
     try:
         with torch.enable_grad(), manual_seed(0):  # further attempts start at random
             mll = ExactMarginalLogLikelihood(model.likelihood, model)
-            fit_gpytorch_mll(mll, optimizer_kwargs={"options": {"ftol": SMALLEST_GAIN}})
+            # BoTorch's optimiser for batches insists on hearing that the other name of this option is not meant.
+            other_name = {"factr": None} if model._aug_batch_shape.numel() > 1 else {}
+            fit_gpytorch_mll(mll, optimizer_kwargs={"options": {"ftol": SMALLEST_GAIN} | other_name})
     except ModelFittingError:
         warnings.warn(
             f"The kernel could not be learned from {model.train_targets.shape[-2]} observations; "

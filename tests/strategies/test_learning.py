@@ -1,0 +1,257 @@
+"""Strategies that learn their kernel, and radii that are not the theory's."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import oracles
+import pytest
+import torch
+from botorch.exceptions.errors import ModelFittingError
+from catalogue import icm, rbf
+from gpytorch.kernels import RBFKernel
+from suites import close
+from torch import Tensor
+
+from mtbo_torch import MTBKB, MTKB, ICMKernel, LinearScalarization, exact_radius
+from mtbo_torch.confidence import mobo_radius
+from mtbo_torch.strategies import ITKB, MOBO, learning
+from mtbo_torch.strategies.kernelized import KernelStrategy
+
+BOUNDS = torch.tensor([[0.0, -1.0], [1.0, 3.0]], dtype=torch.double)
+CHOICES = BOUNDS[0] + (BOUNDS[1] - BOUNDS[0]) * torch.rand(
+    40, 2, generator=torch.Generator().manual_seed(0), dtype=torch.double
+)
+SPACES = [{"bounds": BOUNDS}, {"choices": CHOICES}]
+space = pytest.mark.parametrize("where", SPACES, ids=["bounds", "choices"])
+both = pytest.mark.parametrize("kind", [MTKB, MTBKB])
+
+
+def objective(x: Tensor) -> Tensor:
+    wave = torch.sin(4 * x[..., 0]) + torch.cos(2 * x[..., 1])
+    return torch.stack([wave, -wave + 0.1 * x[..., 0]], dim=-1)
+
+
+def learned_kernel(batch_shape: tuple[int, ...] = ()) -> ICMKernel:
+    return ICMKernel(RBFKernel(ard_num_dims=2, batch_shape=torch.Size(batch_shape)), num_tasks=2)
+
+
+def strategy(kind: type[KernelStrategy], where: dict[str, Tensor], **options: object) -> KernelStrategy:
+    defaults = {"refit_every": 4, "num_restarts": 2, "raw_samples": 16}
+    return kind(learned_kernel(), **where, **(defaults | options))
+
+
+def run(chosen: KernelStrategy, rounds: int, f: Callable[[Tensor], Tensor] = objective) -> KernelStrategy:
+    for _ in range(rounds):
+        x = chosen.ask()
+        chosen.tell(x, f(x))
+    return chosen
+
+
+@both
+@space
+def test_the_kernel_changes_at_each_refit_and_only_then(kind: type[KernelStrategy], where: dict[str, Tensor]) -> None:
+    chosen = strategy(kind, where, refit_every=3)
+    learned = []
+    for _ in range(9):
+        run(chosen, 1)
+        learned.append(chosen.model.covar_module.base_kernel.lengthscale.detach().flatten())
+    changed = [not torch.equal(a, b) for a, b in itertools.pairwise(learned)]
+    assert changed == [False, True, False, False, True, False, False, True]
+
+
+@both
+def test_many_values_told_at_once_are_learned_from(kind: type[KernelStrategy]) -> None:
+    chosen = strategy(kind, {"choices": CHOICES}, refit_every=1000)
+    chosen.tell(CHOICES[:20], objective(CHOICES[:20]))
+    unlearned = chosen.model.covar_module.task_covar
+    assert torch.equal(unlearned, torch.eye(2, dtype=torch.double))
+    chosen = strategy(kind, {"choices": CHOICES}, refit_every=7)
+    chosen.tell(CHOICES[:20], objective(CHOICES[:20]))
+    covar = chosen.model.covar_module.task_covar.detach()
+    assert covar[0, 1] / (covar[0, 0] * covar[1, 1]).sqrt() < -0.9
+
+
+@both
+@space
+def test_units_do_not_matter(kind: type[KernelStrategy], where: dict[str, Tensor]) -> None:
+    # Powers of two, so that no digit is lost.
+    stretch, shift = torch.tensor([16.0, 0.25], dtype=torch.double), torch.tensor([4.0, -8.0], dtype=torch.double)
+    elsewhere = {name: value * stretch + shift for name, value in where.items()}
+    scale, offset = torch.tensor([1024.0, 0.5], dtype=torch.double), torch.tensor([512.0, 1.0], dtype=torch.double)
+
+    def in_other_units(x: Tensor) -> Tensor:
+        return objective((x - shift) / stretch) * scale + offset
+
+    ours, theirs = run(strategy(kind, where), 7), run(strategy(kind, elsewhere), 7, in_other_units)
+    close((theirs.train_X - shift) / stretch, ours.train_X, 1e-5)
+    close(theirs.radius, ours.radius, 1e-2)  # to the tolerance of the fit
+
+
+@both
+@space
+def test_the_model_is_what_the_strategy_believes_in_the_users_units(
+    kind: type[KernelStrategy], where: dict[str, Tensor]
+) -> None:
+    chosen = run(strategy(kind, where), 10)
+    units = chosen._units
+    assert units is not None
+    inside = chosen._regression.mean(units.x(CHOICES))
+    mean, std = units.outcomes.means, units.outcomes.stdvs
+    rtol = 1e-10 if kind is MTKB else 1e-2  # another dictionary
+    close(chosen.model.mean(CHOICES), inside * std + mean, rtol)
+    close(chosen.model.posterior(CHOICES).mean, chosen.model.mean(CHOICES), 1e-10)
+    assert torch.equal(chosen.model.train_inputs[0], units.x(chosen.train_X))
+
+
+def test_what_was_told_comes_back_as_it_was() -> None:
+    chosen, x = strategy(MTKB, {"choices": CHOICES}), CHOICES[3:12]
+    chosen.tell(x, 1e3 * objective(x) + 1e4)
+    assert torch.equal(chosen.train_X, x)
+    assert torch.equal(chosen.train_Y, 1e3 * objective(x) + 1e4)
+
+
+@both
+@space
+def test_saving_continues_bit_for_bit(kind: type[KernelStrategy], where: dict[str, Tensor]) -> None:
+    for rounds in (1, 6):
+        chosen = run(strategy(kind, where), rounds)
+        chosen.ask()
+        file = io.BytesIO()
+        torch.save(chosen.state_dict(), file)
+        run(chosen, 5)
+        file.seek(0)
+        resumed = strategy(kind, where, seed=99)
+        resumed.load_state_dict(torch.load(file, weights_only=True))
+        run(resumed, 5)
+        assert torch.equal(resumed.train_X, chosen.train_X)
+        assert torch.equal(resumed.radius, chosen.radius)
+        assert resumed.pending.keys() == chosen.pending.keys()
+
+
+@pytest.mark.parametrize("change", [{"refit_every": 5}, {"radius": 2.0}, {"eta": 0.1}, {"noise_scale": 0.3}])
+def test_a_state_of_other_settings_is_refused(change: dict[str, object]) -> None:
+    state = run(strategy(MTKB, {"choices": CHOICES}), 2).state_dict()
+    with pytest.raises(ValueError, match=next(iter(change))):
+        strategy(MTKB, {"choices": CHOICES}, **change).load_state_dict(state)
+
+
+@both
+def test_a_fit_that_fails_costs_neither_data_nor_kernel(
+    kind: type[KernelStrategy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = run(strategy(kind, {"choices": CHOICES}), 5)
+    kernel = chosen.model.covar_module.task_covar.detach()
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise ModelFittingError("on purpose")
+
+    monkeypatch.setattr(learning, "fit_gpytorch_mll", fail)
+    run(chosen, 2)
+    with pytest.warns(UserWarning, match="could not be learned from 8 observations"):
+        run(chosen, 1)
+    assert chosen.num_observations == 8
+    assert torch.equal(chosen.model.covar_module.task_covar.detach(), kernel)
+    run(chosen, 1)
+
+
+def test_a_refused_tell_leaves_a_learning_strategy_as_it_was() -> None:
+    chosen, twin = (run(strategy(MTKB, {"choices": CHOICES}), 7) for _ in range(2))
+    with pytest.raises(ValueError, match="finite"):
+        chosen.tell(CHOICES[:1], torch.tensor([[math.nan, 0.0]], dtype=torch.double))
+    assert torch.equal(run(chosen, 2).train_X, run(twin, 2).train_X)
+
+
+@both
+def test_trials_of_a_batch_learn_kernels_of_their_own(kind: type[KernelStrategy]) -> None:
+    def together(second: float) -> KernelStrategy:
+        chosen = kind(learned_kernel((2,)), choices=CHOICES, seed=[0, 1], refit_every=3)
+        for _ in range(7):
+            x = chosen.ask()
+            y = objective(x)
+            y[1] = second * y[1] + torch.sin(9 * x[1])
+            chosen.tell(x, y)
+        return chosen
+
+    one, other = together(1.0), together(-3.0)
+    assert torch.equal(one.train_X[0], other.train_X[0])  # whatever happens in the second trial
+    lengthscales = one.model.covar_module.base_kernel.lengthscale
+    assert lengthscales.shape == (2, 1, 2)
+    assert not torch.equal(lengthscales[0], lengthscales[1])
+
+
+def test_known_kernels_can_have_their_noise_learned() -> None:
+    generator = torch.Generator().manual_seed(0)
+    kernel = ICMKernel(rbf(0.3).requires_grad_(False), torch.eye(2).double())
+    chosen = MTKB(kernel, choices=CHOICES, refit_every=20)
+    y = objective(CHOICES) + 0.5 * torch.randn(40, 2, generator=generator, dtype=torch.double)
+    chosen.tell(CHOICES, y)
+    std = y.std(dim=0).mean()
+    assert 0.3 < (chosen.model.noise.sqrt() * std).item() < 0.7
+    assert chosen.model.covar_module.base_kernel.lengthscale.item() == kernel.base_kernel.lengthscale.item()
+
+
+def test_baselines_learn_too() -> None:
+    for kind in (ITKB, MOBO):
+        assert run(strategy(kind, {"choices": CHOICES}), 9).num_observations == 9
+
+
+def test_the_reference_point_is_the_best_seen() -> None:
+    chosen = run(strategy(MTKB, {"choices": CHOICES}), 6)
+    scalarization = chosen._scalarization_of(torch.tensor([0.5, 0.5], dtype=torch.double))
+    standardised = (chosen.train_Y - chosen._units.outcomes.means) / chosen._units.outcomes.stdvs
+    close(scalarization.ref_point, standardised.amax(dim=0), 1e-12)
+    linear = run(strategy(MTKB, {"choices": CHOICES}, scalarization=LinearScalarization), 6)
+    assert isinstance(linear._scalarization_of(torch.ones(2).double()), LinearScalarization)
+
+
+# Radii
+
+
+def fixed(**options: object) -> MTKB:
+    return MTKB(icm(2, 2).kernel, choices=CHOICES, **options)
+
+
+@pytest.mark.parametrize(
+    ("radius", "expected"),
+    [(0.0, 0.0), (2.5, 2.5), ("mobo", mobo_radius(6)), (lambda t: 1 + t / 10, 1.5)],
+    ids=["zero", "number", "mobo", "function"],
+)
+def test_a_radius_is_as_it_was_asked_for(radius: object, expected: float) -> None:
+    chosen = run(fixed(radius=radius), 5)
+    assert chosen.radius.item() == pytest.approx(expected, rel=1e-12)
+    gamma = icm(2, 2).gamma
+    mean, covariance = oracles.posterior(gamma, chosen.train_X.numpy(), chosen.train_Y.numpy(), 0.1, CHOICES.numpy())
+    x = chosen.ask()
+    values = oracles.chebyshev_ucb(chosen.asked_weights[0].numpy(), expected, mean, covariance)
+    assert torch.equal(x[0], CHOICES[int(np.argmax(values))])
+
+
+def test_a_batch_has_one_radius_for_each_trial() -> None:
+    chosen = fixed(radius=2.0, seed=[0, 1, 2])
+    close(chosen.radius, torch.full((3,), 2.0, dtype=torch.double), 0)
+
+
+@pytest.mark.parametrize("scale", [0.01, 30.0])
+def test_norm_and_noise_are_estimated_when_they_are_not_given(scale: float) -> None:
+    chosen = run(fixed(eta=0.2), 6, lambda x: scale * objective(x))
+    X, y = chosen.train_X.numpy(), chosen.train_Y.numpy().reshape(-1)
+    G = oracles.gram(icm(2, 2).gamma, X, X, 2)
+    dual = np.linalg.solve(G + 0.2 * np.eye(len(y)), y)
+    norm = max(1.0, math.sqrt(dual @ G @ dual))
+    assert (norm == 1.0) == (scale < 1)
+    gain = oracles.info_gain(icm(2, 2).gamma, X, 0.2, 2)
+    close(chosen.radius, oracles.exact_radius(gain, norm, math.sqrt(0.2), 0.2, 0.1), 1e-8)
+    given = run(fixed(eta=0.2, norm_bound=3.0, noise_scale=0.5), 6)
+    close(given.radius, exact_radius(given.model.info_gain, 3.0, 0.5, 0.2, 0.1), 1e-10)
+
+
+def test_a_schedule_that_returns_nonsense_is_refused() -> None:
+    chosen = fixed(radius=lambda t: -1.0 if t else 1.0)
+    run(chosen, 1)
+    with pytest.raises(ValueError, match=r"radius\(t\)"):
+        chosen.ask()
