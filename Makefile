@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test bench bench-nystrom bench-batching bench-botorch clean
+.PHONY: demo test bench bench-nystrom bench-batching bench-learning bench-botorch clean
 
 demo: $(READY)
 	$(BIN)/mtbo-torch demo
@@ -21,6 +21,9 @@ bench-nystrom: $(READY)
 
 bench-batching: $(READY)
 	$(BIN)/python benchmarks/batching.py
+
+bench-learning: $(READY)
+	$(BIN)/python benchmarks/learning.py
 
 bench-botorch: $(READY)
 	$(BIN)/python benchmarks/botorch_problems.py

@@ -202,3 +202,33 @@ def theorem_2(
 def perturbed_sine(x: float, weights: list[float]) -> float:
     bumps = [math.exp(-((x - c) ** 2) / (2 * 0.1**2)) for c in (0.05, 0.4, 0.7)]
     return math.sin(2 * math.pi * x) + 0.6 * sum(w * bump for w, bump in zip(weights, bumps, strict=True))
+
+
+def log_likelihood(gamma: Gamma, X: np.ndarray, Y: np.ndarray, eta: float | np.ndarray) -> float:
+    """log N(vec(Y); 0, G_t + I x diag(eta))."""
+    t, n = Y.shape
+    return _log_density(gram(gamma, X, X, n) + noise_matrix(eta, t, n), Y.reshape(-1))
+
+
+def nystrom_log_likelihood(
+    gamma: Gamma, X: np.ndarray, Y: np.ndarray, eta: float | np.ndarray, atoms: np.ndarray
+) -> float:
+    """The bound of Titsias (2009): log N(vec(Y); 0, Q + noise) - 1/2 tr(noise^-1 (G - Q)), Q = G_xD G_DD^+ G_Dx."""
+    t, n = Y.shape
+    cross, noise = gram(gamma, X, atoms, n), noise_matrix(eta, t, n)
+    Q = cross @ np.linalg.pinv(gram(gamma, atoms, atoms, n), rcond=1e-10, hermitian=True) @ cross.T
+    unseen = np.trace(np.linalg.solve(noise, gram(gamma, X, X, n) - Q))
+    return _log_density(Q + noise, Y.reshape(-1)) - unseen / 2
+
+
+def _log_density(covariance: np.ndarray, y: np.ndarray) -> float:
+    quadratic = y @ np.linalg.solve(covariance, y)
+    return -0.5 * (quadratic + np.linalg.slogdet(covariance)[1] + len(y) * math.log(2 * math.pi))
+
+
+def mean_norm(gamma: Gamma, X: np.ndarray, Y: np.ndarray, eta: float | np.ndarray) -> float:
+    """The RKHS norm of mu_t = sum_i Gamma(., x_i) c_i: the root of sum_ij c_i^T Gamma(x_i, x_j) c_j."""
+    t, n = Y.shape
+    G = gram(gamma, X, X, n)
+    c = np.linalg.solve(G + noise_matrix(eta, t, n), Y.reshape(-1))
+    return math.sqrt(c @ G @ c)

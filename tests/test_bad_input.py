@@ -7,7 +7,9 @@ from collections.abc import Callable
 import gpytorch
 import pytest
 import torch
+from botorch.models.transforms import Log, Normalize, Standardize
 from catalogue import data, icm, rbf, task_matrix
+from gpytorch.likelihoods import MultitaskGaussianLikelihood
 
 from mtbo_torch import (
     MTBKB,
@@ -31,6 +33,7 @@ from mtbo_torch import (
     theory_oversampling,
 )
 from mtbo_torch.problems import RKHSFunction
+from mtbo_torch.strategies import NEHVI
 
 NAN, INF = float("nan"), float("inf")
 X, Y, Z = data(5, 3, 2)
@@ -53,6 +56,10 @@ def mtkb(**kwargs: object) -> MTKB:
 
 def mtbkb(**kwargs: object) -> MTBKB:
     return MTBKB(**({"kernel": KERNEL, "bounds": BOX, "norm_bound": 1.0, "noise_scale": 0.1} | kwargs))
+
+
+def gp(**kwargs: object) -> ExactMultiTaskGP:
+    return ExactMultiTaskGP(X, Y, KERNEL, **kwargs)
 
 
 def nystrom(**kwargs: object) -> NystromMultiTaskGP:
@@ -255,6 +262,48 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: mtbkb(epsilon=1.0), "epsilon"),
     (lambda: mtbkb(schedule="sometimes"), "schedule should be one of"),
     (lambda: mtbkb(choices=Z), "MTBKB should get either bounds or choices"),
+    # Transforms and known noise
+    (lambda: gp(outcome_transform=Standardize(2)), "outcome_transform should take values of shape .* for 3 tasks"),
+    (lambda: gp(outcome_transform=Standardize(3, batch_shape=torch.Size([2]))), "outcome_transform should"),
+    (lambda: gp(outcome_transform=Log()), "outcome_transform should take|train_Y behind the outcome_transform"),
+    (lambda: gp(outcome_transform="standardize"), "outcome_transform should be a BoTorch OutcomeTransform"),
+    (lambda: gp(input_transform=Normalize(5)), "input_transform should take train_X of shape .* d = 2"),
+    (lambda: gp(input_transform=Standardize(3)), "input_transform should be a BoTorch InputTransform"),
+    (lambda: gp(train_Yvar=torch.full_like(Y[:, :2], 0.1)), "train_Yvar should have the shape"),
+    (lambda: gp(train_Yvar=-torch.ones_like(Y)), "train_Yvar should be finite and > 0"),
+    (lambda: gp(train_Yvar=spoiled(torch.ones_like(Y), NAN)), "train_Yvar should contain finite"),
+    (lambda: gp(train_Yvar=torch.ones_like(Y).float()), "train_Yvar should have the dtype"),
+    (lambda: gp(train_Yvar=0.1), "train_Yvar should be a torch.Tensor"),
+    (lambda: gp(train_Yvar=torch.ones_like(Y), eta=0.1), "eta should not be given together with train_Yvar"),
+    (
+        lambda: gp(train_Yvar=torch.ones_like(Y), likelihood=MultitaskGaussianLikelihood(3)),
+        "likelihood should not be given together with train_Yvar",
+    ),
+    (lambda: gp(likelihood=MultitaskGaussianLikelihood(2)), "likelihood should be for 3 tasks"),
+    (lambda: gp(likelihood=MultitaskGaussianLikelihood(3, rank=1)), "likelihood should be .* with rank=0"),
+    (
+        lambda: gp(likelihood=MultitaskGaussianLikelihood(3, batch_shape=torch.Size([2]))),
+        "likelihood should have a batch shape",
+    ),
+    (lambda: MODEL.posterior(Z, output_indices=[3]), "indices of outputs"),
+    (lambda: MODEL.posterior(Z, output_indices=[]), "indices of outputs"),
+    (lambda: MODEL.subset_output([0, 7]), "indices of outputs"),
+    (lambda: MODEL.posterior(Z, observation_noise=-torch.ones_like(Y[:1])), "observation_noise"),
+    (lambda: MODEL.condition_on_observations(X, Y, noise=torch.ones_like(Y)), "noise should only be given"),
+    (
+        lambda: gp(train_Yvar=torch.ones_like(Y)).condition_on_observations(X, Y, noise=-torch.ones_like(Y)),
+        "noise should be finite and > 0",
+    ),
+    # Learning
+    (lambda: mtkb(radius="practice"), r"radius should be a number, a function, or one of \('theory', 'mobo'\)"),
+    (lambda: mtkb(radius=-1.0), "radius should be finite and >= 0"),
+    (lambda: mtkb(radius=None), "radius should be a number"),
+    (lambda: mtkb(radius=torch.ones(2)), "radius should be one number"),
+    (lambda: mtkb(refit_every=0), "refit_every should be an integer >= 1"),
+    (lambda: mtkb(refit_every=2.5), "refit_every should be an integer >= 1"),
+    (lambda: mtkb().tell(3, Y[0]), r"x should be numbers of pending points \(none is pending\), got 3"),
+    (lambda: mtkb().forget([1]), "ids should be numbers of pending points"),
+    (lambda: NEHVI(3, bounds=BOX, ref_point=torch.zeros(2)), "ref_point should have one entry"),
     # Problem
     (lambda: RKHSFunction(KERNEL, Z, Y), "coefficients"),
     (lambda: RKHSFunction(KERNEL, Z[:0], Y[:0]), "centers"),
