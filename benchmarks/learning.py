@@ -1,4 +1,4 @@
-"""Learning a kernel from t = 300 observations of n = 9 tasks, beside ``KroneckerMultiTaskGP``: ``make bench-learning``."""
+"""Learning a kernel (t = 300, n = 9 tasks) beside BoTorch's ``KroneckerMultiTaskGP``: ``make bench-learning``."""
 
 from __future__ import annotations
 
