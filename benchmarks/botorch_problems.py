@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from botorch.test_functions.base import MultiObjectiveTestProblem
 from botorch.test_functions.multi_objective import DTLZ2, BraninCurrin, CarSideImpact, Penicillin, VehicleSafety
 from torch import Tensor
 
-from mtbo_torch import MTKB, ChebyshevScalarization, ICMKernel, InverseUniformWeights
+from mtbo_torch import MTKB, ChebyshevScalarization, InverseUniformWeights
 from mtbo_torch.experiments.progress import progress_bar
 from mtbo_torch.metrics import hypervolume
 from mtbo_torch.strategies import NEHVI, NParEGO, SobolSearch, Strategy
@@ -40,10 +39,8 @@ PROBLEMS: dict[str, Callable[[], MultiObjectiveTestProblem]] = {
 
 
 def _mtkb(problem: MultiObjectiveTestProblem, seed: int, **options: Any) -> Strategy:
-    base = get_covar_module_with_dim_scaled_prior(ard_num_dims=problem.dim)
-    kernel = ICMKernel(base, num_tasks=problem.num_objectives)
     effort = {"num_restarts": NUM_RESTARTS, "raw_samples": RAW_SAMPLES}  # as BoTorch's have
-    return MTKB(kernel, bounds=problem.bounds, refit_every=1, seed=seed, **effort, **options)
+    return MTKB(problem.num_objectives, bounds=problem.bounds, refit_every=1, seed=seed, **effort, **options)
 
 
 ALGORITHMS: dict[str, Callable[[MultiObjectiveTestProblem, int], Strategy]] = {

@@ -18,12 +18,15 @@ from operator import add
 from typing import Any
 
 import torch
+from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from gpytorch.kernels import Kernel
 from linear_operator import to_linear_operator
 from linear_operator.operators import DenseLinearOperator, KroneckerProductLinearOperator, LinearOperator
 from torch import Tensor
 
 from mtbo_torch.checks import require_count, require_task_covar
+
+NO_BATCH = torch.Size()
 
 
 class MultiTaskKernel(Kernel):
@@ -283,6 +286,25 @@ class IndependentKernel(MultiTaskKernel):
 
     def terms(self) -> list[tuple[Kernel, Tensor]]:
         return list(zip(self.kernels, self._task_selectors, strict=True))
+
+
+def learned_kernel(num_tasks: int, num_inputs: int, batch_shape: torch.Size = NO_BATCH) -> ICMKernel:
+    """What is learned when no kernel is given: BoTorch's RBF kernel, one lengthscale per input, and a full-rank B.
+
+    The lengthscales have BoTorch's prior, which is meant for inputs in the unit cube and grows with their number.
+
+    Args:
+        num_tasks: The number of tasks.
+        num_inputs: The number of inputs.
+        batch_shape: ``(b)``, to learn a kernel for each.
+
+    Example:
+        >>> from mtbo_torch.kernels import learned_kernel
+        >>> learned_kernel(num_tasks=2, num_inputs=3).base_kernel.lengthscale.shape
+        torch.Size([1, 3])
+    """
+    base = get_covar_module_with_dim_scaled_prior(ard_num_dims=num_inputs, batch_shape=batch_shape)
+    return ICMKernel(base, num_tasks=num_tasks)
 
 
 def estimate_task_covar(readings: Tensor, gram: Tensor) -> Tensor:

@@ -17,7 +17,6 @@ from botorch.models.model import FantasizeMixin
 from botorch.models.transforms.input import InputTransform
 from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.models.utils.assorted import fantasize as fantasize_flag
-from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from botorch.posteriors import GPyTorchPosterior, Posterior
 from botorch.utils.datasets import SupervisedDataset
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
@@ -40,7 +39,7 @@ from mtbo_torch.checks import (
 )
 from mtbo_torch.covariance import JointCovariance
 from mtbo_torch.evaluation import ScaledAtPoints, as_gamma, rescaled
-from mtbo_torch.kernels import ICMKernel, MultiTaskKernel
+from mtbo_torch.kernels import MultiTaskKernel, learned_kernel
 from mtbo_torch.noise import ObservedNoise, likelihood_of, noise_of, require_likelihood, require_variances
 
 DEFAULT_OVERSAMPLING = 3.0
@@ -152,8 +151,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         if outcome_transform is not None:
             train_Y, train_Yvar = _outcomes(outcome_transform, train_Y, train_Yvar, transformed_X)
         if covar_module is None:
-            base = get_covar_module_with_dim_scaled_prior(ard_num_dims=transformed_X.shape[-1], batch_shape=batch_shape)
-            covar_module = ICMKernel(base, num_tasks=num_tasks)
+            covar_module = learned_kernel(num_tasks, transformed_X.shape[-1], batch_shape)
         require_batch("covar_module", covar_module.batch_shape, batch_shape)
         _require_one_noise(eta=eta, likelihood=likelihood, train_Yvar=train_Yvar)
         if train_Yvar is not None:

@@ -25,7 +25,7 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
 
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: Kernel | int,
         *,
         epsilon: float = 0.5,
         oversampling: float | None = DEFAULT_OVERSAMPLING,

@@ -14,7 +14,7 @@ from torch import Tensor
 from mtbo_torch.acquisition import ScalarizedMultiTaskUCB, scalarized_ucb
 from mtbo_torch.checks import require_count, require_positive, require_probability
 from mtbo_torch.confidence import RADII, mobo_radius
-from mtbo_torch.kernels import MultiTaskKernel
+from mtbo_torch.kernels import MultiTaskKernel, learned_kernel
 from mtbo_torch.models import ExactMultiTaskGP, MultiTaskGPModel
 from mtbo_torch.noise import set_noise
 from mtbo_torch.optimization import maximise
@@ -42,7 +42,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
 
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: Kernel | int,
         *,
         bounds: Tensor | None = None,
         choices: Tensor | None = None,
@@ -73,17 +73,22 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         require_probability("delta", delta, "Pass the probability with which the bound may fail, for instance 0.1.")
         require_count("num_restarts", num_restarts, "Pass for instance 10.")
         require_count("raw_samples", raw_samples, "Pass for instance 256.")
+        num_tasks = _num_tasks(kernel, space, refit_every)
         self.norm_bound, self.noise_scale, self.eta, self.delta = norm_bound, noise_scale, eta, delta
         self.radius_rule, self.refit_every = radius, refit_every
         self.num_restarts, self.raw_samples = num_restarts, raw_samples
-        super().__init__(_num_tasks(kernel, space), bounds, choices, scalarization, weights, seed)
+        super().__init__(num_tasks, bounds, choices, scalarization, weights, seed)
         self._no_X = self._space.new_empty(*self.batch_shape, 0, self._space.shape[-1])
         self._no_Y = self._space.new_empty(*self.batch_shape, 0, self.num_tasks)
-        self._kernel = deepcopy(kernel)
+        is_known = isinstance(kernel, Kernel)
+        self._kernel = deepcopy(kernel) if is_known else learned_kernel(num_tasks, space.shape[-1], self.batch_shape)
+        if refit_every is not None:
+            _require_own_parameters(self._kernel, self.batch_shape)
         self._units = None if refit_every is None else Units.of(self._space, self._no_Y)
         self._told = (self._no_X, self._no_Y)
         self._renewed_at = self._fresh_at = 0
-        self._prior = self._model_of(self._no_X, self._no_Y, deepcopy(kernel), DEFAULT_ETA if eta is None else eta)
+        first_eta = DEFAULT_ETA if eta is None else eta
+        self._prior = self._model_of(self._no_X, self._no_Y, deepcopy(self._kernel), first_eta)
         self._state = self._follow(self._prior.regression, self._units)
 
     @abstractmethod
@@ -351,7 +356,24 @@ def _require_radius(radius: object) -> None:
         raise ValueError(f"radius should be one number, got {radius.tolist()}. {remedy}")
 
 
-def _num_tasks(kernel: object, space: Tensor) -> int:
+def _require_own_parameters(kernel: Kernel, batch_shape: torch.Size) -> None:
+    for name, parameter in kernel.named_parameters():
+        if parameter.requires_grad and parameter.shape[: len(batch_shape)] != batch_shape:
+            raise ValueError(
+                f"kernel should have the batch shape {tuple(batch_shape)} of the trials to be learned in each of them, "
+                f"got {name} of shape {tuple(parameter.shape)}. Build its parts with batch_shape={batch_shape}, or "
+                "pass the number of tasks."
+            )
+
+
+def _num_tasks(kernel: object, space: Tensor, refit_every: int | None) -> int:
+    if isinstance(kernel, int) and not isinstance(kernel, bool) and kernel > 0:
+        if refit_every is None:
+            raise ValueError(
+                f"kernel should be a multi-task kernel, got the number of tasks {kernel} without refit_every. "
+                "Pass refit_every=1 to learn a kernel."
+            )
+        return kernel
     count = kernel.num_outputs_per_input(space, space) if isinstance(kernel, Kernel) else 0
     if not count or (count == 1 and not hasattr(kernel, "num_tasks")):
         raise ValueError(

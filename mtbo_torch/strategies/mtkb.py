@@ -16,13 +16,21 @@ class MTKB(ExactStrategy):
     on `bounds` the acquisition is maximised by BoTorch's batched L-BFGS-B. All objectives are maximised.
 
     Args:
-        kernel: The multi-task kernel :math:`\Gamma`. The strategy keeps a copy.
+        kernel: The multi-task kernel :math:`\Gamma`. The strategy keeps a copy. With `refit_every` it may be the number
+            of tasks, for a kernel that is learned from nothing (:func:`learned_kernel`).
         bounds: ``2 x d``, a box to search; or
         choices: ``N x d``, the points that may be chosen.
-        norm_bound: A bound b of the objective's RKHS norm; ``b`` of them for a batch of trials, if wished.
-        noise_scale: The noise's sub-Gaussian constant :math:`\sigma`, such as its standard deviation.
-        eta: The regulariser.
+        norm_bound: A bound b of the objective's RKHS norm; ``b`` of them for a batch of trials, if wished. If not
+            given, the norm of the fitted function takes its place, or 1 if that is smaller.
+        noise_scale: The noise's sub-Gaussian constant :math:`\sigma`, such as its standard deviation; :math:`\sqrt\eta`
+            if not given.
+        eta: The regulariser; if not given, 0.1, or learned where `refit_every` is given.
         delta: The probability with which the confidence bound may fail.
+        radius: ``"theory"``; or a number; or ``"mobo"``, :math:`\sqrt{0.125 \log(2 t + 1)}` in round t; or a function
+            that takes the number of observations to a number.
+        refit_every: After how many observations the kernel's free parameters are learned again, by maximum likelihood.
+            The strategy then works on inputs scaled to the unit cube and values standardised at each refit, and all
+            other arguments are meant in these units. By default nothing is learned, and units are the user's.
         scalarization: The class of scalarisation, called with the weights.
         weights: Where the weights come from. By default :class:`InverseUniformWeights` (the paper's) for the Chebyshev
             scalarisation and :class:`UniformWeights` for any other.

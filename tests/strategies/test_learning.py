@@ -19,6 +19,7 @@ from torch import Tensor
 
 from mtbo_torch import MTBKB, MTKB, ICMKernel, LinearScalarization, exact_radius
 from mtbo_torch.confidence import mobo_radius
+from mtbo_torch.kernels import learned_kernel
 from mtbo_torch.strategies import ITKB, MOBO, learning
 from mtbo_torch.strategies.kernelized import KernelStrategy
 
@@ -36,13 +37,13 @@ def objective(x: Tensor) -> Tensor:
     return torch.stack([wave, -wave + 0.1 * x[..., 0]], dim=-1)
 
 
-def learned_kernel(batch_shape: tuple[int, ...] = ()) -> ICMKernel:
+def free_kernel(batch_shape: tuple[int, ...] = ()) -> ICMKernel:
     return ICMKernel(RBFKernel(ard_num_dims=2, batch_shape=torch.Size(batch_shape)), num_tasks=2)
 
 
 def strategy(kind: type[KernelStrategy], where: dict[str, Tensor], **options: object) -> KernelStrategy:
     defaults = {"refit_every": 4, "num_restarts": 2, "raw_samples": 16}
-    return kind(learned_kernel(), **where, **(defaults | options))
+    return kind(free_kernel(), **where, **(defaults | options))
 
 
 def run(chosen: KernelStrategy, rounds: int, f: Callable[[Tensor], Tensor] = objective) -> KernelStrategy:
@@ -169,7 +170,7 @@ def test_a_refused_tell_leaves_a_learning_strategy_as_it_was() -> None:
 @both
 def test_trials_of_a_batch_learn_kernels_of_their_own(kind: type[KernelStrategy]) -> None:
     def together(second: float) -> KernelStrategy:
-        chosen = kind(learned_kernel((2,)), choices=CHOICES, seed=[0, 1], refit_every=3)
+        chosen = kind(free_kernel((2,)), choices=CHOICES, seed=[0, 1], refit_every=3)
         for _ in range(7):
             x = chosen.ask()
             y = objective(x)
@@ -193,6 +194,15 @@ def test_known_kernels_can_have_their_noise_learned() -> None:
     std = y.std(dim=0).mean()
     assert 0.3 < (chosen.model.noise.sqrt() * std).item() < 0.7
     assert chosen.model.covar_module.base_kernel.lengthscale.item() == kernel.base_kernel.lengthscale.item()
+
+
+@space
+def test_a_number_of_tasks_is_kernel_enough(where: dict[str, Tensor]) -> None:
+    options = {"refit_every": 3, "num_restarts": 2, "raw_samples": 16}
+    chosen = run(MTKB(2, **where, **options), 7)
+    expected = run(MTKB(learned_kernel(2, 2), **where, **options), 7)
+    assert torch.equal(chosen.train_X, expected.train_X)
+    assert MTKB(2, choices=CHOICES, seed=[0, 1, 2], refit_every=3).ask().shape == (3, 1, 2)
 
 
 def test_baselines_learn_too() -> None:
