@@ -355,6 +355,8 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
 
     def compute_custom_loss(self, mll: ExactMarginalLogLikelihood, **kwargs: Any) -> Tensor:
         """``(b)``, minus the log marginal likelihood per observed value: what ``fit_gpytorch_mll`` minimises."""
+        if self.train_targets.shape[-2] == 0:
+            raise ValueError("train_X should have at least one row to learn from, got none. Tell the model some data.")
         problem = self._problem(self.covar_module, self.mean_module, None)
         value = self._log_likelihood(problem)
         if problem.deviations is not None:

@@ -7,9 +7,11 @@ from collections.abc import Callable
 import gpytorch
 import pytest
 import torch
+from botorch.fit import fit_gpytorch_mll
 from botorch.models.transforms import Log, Normalize, Standardize
 from catalogue import data, icm, rbf, task_matrix
 from gpytorch.likelihoods import MultitaskGaussianLikelihood
+from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from mtbo_torch import (
     MTBKB,
@@ -60,6 +62,10 @@ def mtbkb(**kwargs: object) -> MTBKB:
 
 def gp(**kwargs: object) -> ExactMultiTaskGP:
     return ExactMultiTaskGP(X, Y, KERNEL, **kwargs)
+
+
+def mll_of(model: ExactMultiTaskGP) -> ExactMarginalLogLikelihood:
+    return ExactMarginalLogLikelihood(model.likelihood, model)
 
 
 def nystrom(**kwargs: object) -> NystromMultiTaskGP:
@@ -295,6 +301,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         "noise should be finite and > 0",
     ),
     # Learning
+    (lambda: fit_gpytorch_mll(mll_of(ExactMultiTaskGP(X[:0], Y[:0]))), "train_X should have at least one row"),
     (lambda: mtkb(radius="practice"), r"radius should be a number, a function, or one of \('theory', 'mobo'\)"),
     (lambda: mtkb(radius=-1.0), "radius should be finite and >= 0"),
     (lambda: mtkb(radius=None), "radius should be a number"),

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from mtbo_torch.confidence import independent_nystrom_radius
-from mtbo_torch.models import NystromMultiTaskGP
 from mtbo_torch.strategies.budgeted import BudgetedStrategy
 from mtbo_torch.strategies.kernelized import independent_tasks
 
@@ -47,7 +44,5 @@ class ITBKB(BudgetedStrategy):
             self.epsilon,
         )
 
-    def _model_of(
-        self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None, **transforms: Any
-    ) -> NystromMultiTaskGP:
-        return super()._model_of(X, Y, independent_tasks(kernel), eta, **transforms)
+    def _own_kernel(self, kernel: Kernel) -> Kernel:
+        return independent_tasks(kernel)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from mtbo_torch.confidence import independent_radius
-from mtbo_torch.models import ExactMultiTaskGP
 from mtbo_torch.regression import KroneckerRegression
 from mtbo_torch.strategies.kernelized import ExactStrategy, independent_tasks
 
@@ -38,7 +35,5 @@ class ITKB(ExactStrategy):
         assert isinstance(regression, KroneckerRegression)
         return independent_radius(regression.largest_gain, self.num_tasks, norm_bound, noise_scale, eta, self.delta)
 
-    def _model_of(
-        self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None, **transforms: Any
-    ) -> ExactMultiTaskGP:
-        return super()._model_of(X, Y, independent_tasks(kernel), eta, **transforms)
+    def _own_kernel(self, kernel: Kernel) -> Kernel:
+        return independent_tasks(kernel)

@@ -80,8 +80,9 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         super().__init__(num_tasks, bounds, choices, scalarization, weights, seed)
         self._no_X = self._space.new_empty(*self.batch_shape, 0, self._space.shape[-1])
         self._no_Y = self._space.new_empty(*self.batch_shape, 0, self.num_tasks)
-        is_known = isinstance(kernel, Kernel)
-        self._kernel = deepcopy(kernel) if is_known else learned_kernel(num_tasks, space.shape[-1], self.batch_shape)
+        if not isinstance(kernel, Kernel):
+            kernel = learned_kernel(num_tasks, space.shape[-1], self.batch_shape)
+        self._kernel = self._own_kernel(deepcopy(kernel))
         if refit_every is not None:
             _require_own_parameters(self._kernel, self.batch_shape)
         self._units = None if refit_every is None else Units.of(self._space, self._no_Y)
@@ -94,6 +95,10 @@ class KernelStrategy(Strategy, Generic[ModelT]):
     @abstractmethod
     def _model_of(self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None, **transforms: Any) -> ModelT:
         """The model of the strategy."""
+
+    def _own_kernel(self, kernel: Kernel) -> Kernel:
+        """What the strategy makes of the kernel it is given."""
+        return kernel
 
     @abstractmethod
     def _theory_radius(self, norm_bound: float | Tensor, noise_scale: float | Tensor, eta: float | Tensor) -> Tensor:

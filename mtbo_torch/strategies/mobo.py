@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
@@ -40,10 +38,8 @@ class MOBO(ExactStrategy):
     def _theory_radius(self, norm_bound: float | Tensor, noise_scale: float | Tensor, eta: float | Tensor) -> Tensor:
         return self._space.new_full(self.batch_shape, mobo_radius(self.num_observations + 1))
 
-    def _model_of(
-        self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None, **transforms: Any
-    ) -> ExactMultiTaskGP:
-        return super()._model_of(X, Y, independent_tasks(kernel), eta, **transforms)
+    def _own_kernel(self, kernel: Kernel) -> Kernel:
+        return independent_tasks(kernel)
 
     def _values(self, followed: Followed, scalarization: Scalarization, radius: Tensor) -> Tensor:
         return _componentwise_ucb(*followed.mean_and_variance(), scalarization, radius)
