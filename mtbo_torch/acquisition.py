@@ -230,6 +230,9 @@ def _point_major(posterior: Any) -> tuple[Tensor, Tensor]:
 
 def _mean_and_norm_given_pending(model: Model, X: Tensor, pending: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and norm at ``b x 1 x d`` points when ``b x p x d`` pending ones have shrunk the variance."""
+    tasks = None
+    if isinstance(model, MultiTaskGPModel):  # whose hidden tasks are observed, too
+        model, tasks = model.whole(), model.tasks
     posterior = model.posterior(torch.cat([X, pending], dim=-2))
     if not _is_joint(posterior):
         raise UnsupportedError(
@@ -243,4 +246,7 @@ def _mean_and_norm_given_pending(model: Model, X: Tensor, pending: Tensor) -> tu
     chol = psd_safe_cholesky(covariance[..., n:, n:] + torch.diag_embed(noise))
     explained = torch.linalg.solve_triangular(chol, covariance[..., n:, :n], upper=False)
     conditional = covariance[..., :n, :n] - explained.mT @ explained
-    return mean[..., :1, :], operator_norm(conditional).unsqueeze(-1)
+    mean = mean[..., :1, :]
+    if tasks is not None:
+        mean, conditional = mean[..., tasks], conditional[..., tasks, :][..., tasks]
+    return mean, operator_norm(conditional).unsqueeze(-1)

@@ -12,6 +12,8 @@ from mtbo_torch.checks import require_count, require_open_unit, require_positive
 Number = float | Tensor
 # The schedules of a radius that have a name.
 RADII = ("theory", "mobo")
+# The accuracy of a dictionary.
+DEFAULT_EPSILON = 0.5
 
 
 def exact_radius(info_gain: Number, norm_bound: Number, noise_scale: Number, eta: Number, delta: float) -> Tensor:

@@ -12,12 +12,9 @@ from botorch.models.model import Model, ModelList
 from torch import Tensor
 
 from mtbo_torch.acquisition import NystromScalarizedMultiTaskUCB, ScalarizedMultiTaskUCB
-from mtbo_torch.confidence import exact_radius, nystrom_radius
+from mtbo_torch.confidence import DEFAULT_EPSILON, exact_radius, nystrom_radius
 from mtbo_torch.models import MultiTaskGPModel, NystromMultiTaskGP
 from mtbo_torch.scalarizations import ChebyshevScalarization, Scalarization, WeightDistribution, default_weights
-
-# The accuracy of a dictionary that the estimated radius counts on, as in MTBKB.
-EPSILON = 0.5
 
 
 class ObjectiveScalarization(Scalarization):
@@ -79,7 +76,7 @@ def estimated_radius(model: Model, delta: float = 0.1) -> Tensor:
     norm = torch.stack([member.regression.mean_norm for member in members]).square().sum(dim=0).sqrt().clamp_min(1)
     # The noise's scale over the root of the regulariser is one, whatever the noise of each task.
     if any(isinstance(member, NystromMultiTaskGP) for member in members):
-        return nystrom_radius(gain, norm, noise_scale=1.0, eta=1.0, delta=delta, epsilon=EPSILON)
+        return nystrom_radius(gain, norm, noise_scale=1.0, eta=1.0, delta=delta, epsilon=DEFAULT_EPSILON)
     return exact_radius(gain, norm, noise_scale=1.0, eta=1.0, delta=delta)
 
 
@@ -119,6 +116,11 @@ def construct_inputs_scalarized_ucb(
             "some. Make them objectives with a threshold, or track these metrics without a constraint."
         )
     model, coefficients, outcomes = _objectives(model, objective)
+    if scalarization is None and weights is None and not torch.all(coefficients.abs() == 1):
+        raise UnsupportedError(
+            f"objective should have coefficients of 1 and -1, got {coefficients.tolist()}: a sum of outcomes is one "
+            "objective. Separate objectives by commas, or pass scalarization=LinearScalarization with weights."
+        )
     if scalarization is None or isinstance(scalarization, type):
         round_number = sum(X.shape[-2] for X in (X_baseline, X_pending) if X is not None)
         of_objectives = _drawn(scalarization, weights, ref_point, coefficients, round_number)

@@ -51,7 +51,7 @@ class JointCovariance(LinearOperator):
         return torch.broadcast_shapes(self.X.shape[:-2], self.regression.batch_shape) + torch.Size([size, size])
 
     def _diagonal(self) -> Tensor:
-        variance = self.regression.mean_and_variance(self.X)[1]
+        variance = self.regression.mean_and_variance(self.X)[1].clamp_min(0)
         variance = variance if self.tasks is None else variance[..., self.tasks]
         return (variance if self.noise is None else variance + self.noise).flatten(-2)
 

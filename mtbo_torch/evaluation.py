@@ -119,10 +119,17 @@ class MatrixEvaluator:
         self.num_tasks = num_tasks
 
     def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
+        rows, columns = (self.num_tasks * X.shape[-2] for X in (X1, X2))
+        if not rows or not columns:  # not every kernel of GPyTorch knows what to do
+            batch_shape = torch.broadcast_shapes(X1.shape[:-2], X2.shape[:-2], self.kernel.batch_shape)
+            return X1.new_zeros(*batch_shape, rows, columns)
         with gpytorch.settings.lazily_evaluate_kernels(False):
             return self.kernel(X1, X2).to_dense()
 
     def blocks(self, X: Tensor) -> Tensor:
+        if not X.shape[-2]:
+            batch_shape = torch.broadcast_shapes(X.shape[:-2], self.kernel.batch_shape)
+            return X.new_zeros(*batch_shape, 0, self.num_tasks, self.num_tasks)
         # One point per batch entry, with the points in front so that the kernel's own batch shape stays in place.
         points = X.movedim(-2, 0).unsqueeze(-2)
         with gpytorch.settings.lazily_evaluate_kernels(False):

@@ -307,6 +307,30 @@ def learned_kernel(num_tasks: int, num_inputs: int, batch_shape: torch.Size = NO
     return ICMKernel(base, num_tasks=num_tasks)
 
 
+def num_tasks_of(name: str, kernel: object) -> int:
+    """The number of tasks of any multi-task kernel of GPyTorch; refuses everything else."""
+    one_point = torch.zeros(1, 1)
+    count = kernel.num_outputs_per_input(one_point, one_point) if isinstance(kernel, Kernel) else 0
+    if not count or (count == 1 and not hasattr(kernel, "num_tasks")):
+        raise ValueError(
+            f"{name} should be a multi-task kernel, got {type(kernel).__name__}. "
+            "Wrap a scalar kernel as ICMKernel(kernel, task_covar)."
+        )
+    return count
+
+
+def shared_parameter(kernel: Kernel, batch_shape: torch.Size) -> str | None:
+    """The name of a parameter to be learned that is not one for each of the batch; None if there is none."""
+    for path, part in kernel.named_modules():
+        for name, parameter in part.named_parameters(recurse=False):
+            is_batched = parameter.shape[: len(batch_shape)] == batch_shape
+            if isinstance(part, Kernel):  # a task factor may look like a batch
+                is_batched &= part.batch_shape == batch_shape
+            if parameter.requires_grad and not is_batched:
+                return f"{path}.{name}" if path else name
+    return None
+
+
 def estimate_task_covar(readings: Tensor, gram: Tensor) -> Tensor:
     r"""The paper's estimator :math:`B = R^T K^{-1} R / m` (Section 6).
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any, NoReturn, Self
 
 import torch
@@ -25,6 +26,7 @@ from gpytorch.likelihoods import MultitaskGaussianLikelihood
 from gpytorch.means import Mean, MultitaskMean, ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.models import ExactGP
+from linear_operator.utils.errors import NanError
 from torch import Tensor
 
 from mtbo_torch import regression as reg
@@ -39,7 +41,7 @@ from mtbo_torch.checks import (
 )
 from mtbo_torch.covariance import JointCovariance
 from mtbo_torch.evaluation import ScaledAtPoints, as_gamma, rescaled
-from mtbo_torch.kernels import MultiTaskKernel, learned_kernel
+from mtbo_torch.kernels import learned_kernel, num_tasks_of, shared_parameter
 from mtbo_torch.noise import ObservedNoise, likelihood_of, noise_of, require_likelihood, require_variances
 
 DEFAULT_OVERSAMPLING = 3.0
@@ -142,7 +144,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         outcome_transform: OutcomeTransform | None = None,
         input_transform: InputTransform | None = None,
     ) -> None:
-        num_tasks = None if covar_module is None else _num_tasks(covar_module, train_X)
+        num_tasks = None if covar_module is None else num_tasks_of("covar_module", covar_module)
         require_data(train_X, train_Y, num_tasks)
         if train_Yvar is not None:
             require_variances("train_Yvar", train_Yvar, train_Y)
@@ -287,10 +289,14 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
                 "noise should only be given to a model built with train_Yvar, got it for one whose noise holds for "
                 "all points. Leave noise out."
             )
+        X = require_tensor("X", X, "Pass one row per point.")
+        Y = require_tensor("Y", Y, "Pass one row per point and one column per task.")
         X, Y = self._expanded(X, Y)
         require_data(X, Y, self._num_tasks, names=("X", "Y"))
         self._require_inputs(X)
-        fitted, points = self._current(), self._preprocessed(X)
+        fitted = self._current()
+        with torch.set_grad_enabled(X.requires_grad or botorch_settings.propagate_grads.on()):
+            points = self._preprocessed(X)
         if self._is_warped:
             with torch.no_grad():
                 Y = self.outcome_transform(Y, X=X)[0]
@@ -298,8 +304,8 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         variances = None
         if isinstance(self.likelihood, ObservedNoise):
             variances = self.likelihood.average.unsqueeze(-2) if noise is None else noise
-            variances = variances.expand(Y.shape)
-            require_variances("noise", variances.contiguous(), Y)
+            variances = _expanded("noise", variances, Y.shape)
+            require_variances("noise", variances, Y)
         regression = fitted.regression
         if X.shape[:-2] != self.batch_shape:
             regression = regression.expand(X.shape[:-2])
@@ -319,12 +325,22 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
 
     def hallucinate(self, X: Tensor) -> Self:
         """A new model that has seen its own mean at ``... x q x d``: the variance shrinks, the mean stays."""
-        if self._tasks is None:
-            return self.condition_on_observations(X, self.mean(X))
-        whole = deepcopy(self)
-        whole._tasks = None
-        new = whole.hallucinate(X)
+        whole = self.whole()
+        new = whole.condition_on_observations(X, whole.mean(X))
         new._tasks = self._tasks
+        return new
+
+    @property
+    def tasks(self) -> list[int] | None:
+        """The tasks that :meth:`subset_output` left; None for all."""
+        return self._tasks
+
+    def whole(self) -> Self:
+        """This model with all its tasks."""
+        if self._tasks is None:
+            return self
+        new = self.with_regression(self.regression)
+        new._tasks = None
         return new
 
     @classmethod
@@ -338,8 +354,9 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         Args:
             idcs: The indices of the tasks.
         """
-        new = deepcopy(self)
-        new._tasks = self._kept(list(idcs))
+        tasks = self._kept(idcs)
+        new = self.with_regression(self.regression)
+        new._tasks = tasks
         return new
 
     def with_regression(self, regression: reg.Regression) -> Self:
@@ -358,7 +375,10 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         if self.train_targets.shape[-2] == 0:
             raise ValueError("train_X should have at least one row to learn from, got none. Tell the model some data.")
         problem = self._problem(self.covar_module, self.mean_module, None)
-        value = self._log_likelihood(problem)
+        try:
+            value = self._log_likelihood(problem)
+        except (ValueError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
+            raise NanError(str(error)) from error  # from which BoTorch's optimisers turn back
         if problem.deviations is not None:
             value = value - problem.deviations.log().sum(dim=(-2, -1))
         return -mll._add_other_terms(value, ()) / problem.Y.shape[-2:].numel()
@@ -372,11 +392,12 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
 
     @property
     def _aug_batch_shape(self) -> torch.Size:
-        # BoTorch fits the members of a batch one by one where they share nothing that is learned.
-        batch_shape = self.batch_shape
-        learned = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        shared = any(parameter.shape[: len(batch_shape)] != batch_shape for parameter in learned)
-        return torch.Size() if shared else batch_shape
+        # BoTorch fits the members of a batch one by one; only where they surely share nothing that is learned.
+        own = {*self.covar_module.parameters(), *self.likelihood.parameters()}
+        others = any(parameter.requires_grad for parameter in self.parameters() if parameter not in own)
+        has_own_noise = self.noise.shape[:-1] == self.batch_shape or not self.noise.requires_grad
+        has_own_kernel = shared_parameter(self.covar_module, self.batch_shape) is None
+        return self.batch_shape if has_own_kernel and has_own_noise and not others else torch.Size()
 
     @abstractmethod
     def _fit_to(self, problem: _Problem) -> reg.Regression:
@@ -452,17 +473,19 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
     def _block(self, covariance: Tensor) -> Tensor:
         return covariance if self._tasks is None else covariance[..., self._tasks, :][..., self._tasks]
 
-    def _kept(self, indices: list[int] | None) -> list[int] | None:
+    def _kept(self, indices: object) -> list[int] | None:
         """The tasks behind some of the outputs."""
         if indices is None:
             return self._tasks
-        if not indices or not all(-self.num_outputs <= index < self.num_outputs for index in indices):
+        given: Sequence[Any] = indices if isinstance(indices, Sequence) else [None]
+        m = self.num_outputs
+        if not given or not all(isinstance(index, Integral) and -m <= int(index) < m for index in given):
             raise ValueError(
-                f"The indices of outputs should be at least one, each from 0 to {self.num_outputs - 1}, got {indices}. "
+                f"The indices of outputs should be a list of at least one, each from 0 to {m - 1}, got {indices!r}. "
                 "Count the tasks from zero."
             )
         tasks = list(range(self._num_tasks)) if self._tasks is None else self._tasks
-        return [tasks[index] for index in indices]
+        return [tasks[index] for index in given]
 
     @property
     def _is_warped(self) -> bool:
@@ -478,15 +501,17 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
     def _observation_noise(
         self, fitted: _Fitted, noise: bool | Tensor, mean: Tensor, tasks: list[int] | None
     ) -> Tensor:
-        if isinstance(noise, Tensor):
+        if not isinstance(noise, bool):
+            noise = require_tensor("observation_noise", noise, "Pass True, or a tensor of variances.")
             require_positive("observation_noise", noise, "Pass variances.", allow_zero=True)
-            variances = noise if noise.shape[-1] in (1, mean.shape[-1]) else self._select(noise, tasks)
+            is_selected = noise.dim() == 0 or noise.shape[-1] in (1, mean.shape[-1])
+            variances = noise if is_selected else self._select(noise, tasks)
             scale = None if fitted.units is None else self._select(fitted.units.scale, tasks)
             variances = variances if scale is None else variances * scale.square()
         else:
             own = self.noise.expand(*self.noise.shape[:-1], self._num_tasks).unsqueeze(-2)
             variances = self._select(self._in_units(fitted, own), tasks)
-        return variances.expand(mean.shape)
+        return _expanded("observation_noise", variances, mean.shape)
 
     @staticmethod
     def _in_units(fitted: _Fitted, variances: Tensor) -> Tensor:
@@ -544,7 +569,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         try:
             with torch.no_grad():
                 transformed = self.transform_inputs(train_X, input_transform)
-        except (BotorchError, RuntimeError) as error:
+        except (BotorchError, IndexError, RuntimeError, ValueError) as error:
             raise ValueError(
                 f"input_transform should take train_X of shape {tuple(train_X.shape)}, got {error} "
                 f"Build it for d = {train_X.shape[-1]}."
@@ -584,6 +609,9 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
 
     def set_train_data(self, inputs: Any = None, targets: Any = None, strict: bool = True) -> None:
         """Exchange the data: inputs before the input transform, targets behind the outcome transform."""
+        for name, value in (("inputs", inputs), ("targets", targets)):
+            if isinstance(value, Tensor):
+                require_finite(name, value)
         super().set_train_data(inputs, targets, strict)
         self._fitted = None
         # BoTorch calls this to go back to the original inputs, too.
@@ -744,8 +772,9 @@ class NystromMultiTaskGP(MultiTaskGPModel):
 
     def _with_regression(self, regression: reg.Regression, new_X: Tensor | None) -> Self:
         new = super()._with_regression(regression, new_X)
-        if new.dictionary.shape[-1]:
-            new._given_dictionary = new.dictionary  # a copy that has to fit again keeps what was drawn
+        assert isinstance(regression, reg.NystromRegression)
+        if regression.dictionary.shape[-1]:
+            new._given_dictionary = regression.dictionary  # a copy that has to fit again keeps what was drawn
         return new
 
     def hallucinate(self, X: Tensor) -> Self:
@@ -789,20 +818,9 @@ class NystromMultiTaskGP(MultiTaskGPModel):
         self._dictionary_of_fit = None
         return super().train(mode)
 
-
-def _num_tasks(kernel: Kernel, train_X: object) -> int:
-    if not isinstance(kernel, Kernel):
-        raise ValueError(
-            f"covar_module should be a multi-task kernel, got {type(kernel).__name__}. "
-            "Pass for instance ICMKernel(gpytorch.kernels.RBFKernel(), task_covar)."
-        )
-    count = kernel.num_outputs_per_input(train_X, train_X)
-    if not isinstance(kernel, MultiTaskKernel) and count == 1 and not hasattr(kernel, "num_tasks"):
-        raise ValueError(
-            f"covar_module should be a multi-task kernel, got the scalar kernel {type(kernel).__name__}. "
-            "Wrap it as ICMKernel(kernel, task_covar)."
-        )
-    return count
+    def set_train_data(self, inputs: Any = None, targets: Any = None, strict: bool = True) -> None:
+        self._dictionary_of_fit = None
+        super().set_train_data(inputs, targets, strict)
 
 
 def _require_dictionary(dictionary: object, train_X: Tensor) -> None:
@@ -874,6 +892,16 @@ def _evaluated_mean(module: Mean, X: Tensor, num_tasks: int) -> Tensor:
     if not isinstance(module, MultitaskMean):
         mean = mean.unsqueeze(-1)
     return mean.expand(*mean.shape[:-1], num_tasks)
+
+
+def _expanded(name: str, variances: Tensor, shape: torch.Size) -> Tensor:
+    try:
+        return variances.expand(shape)
+    except RuntimeError as error:
+        raise ValueError(
+            f"{name} should broadcast to the shape {tuple(shape)} of the values, got {tuple(variances.shape)}. "
+            "Pass one column per task, and one row per point or one for all."
+        ) from error
 
 
 def _leave_alone(mll: ExactMarginalLogLikelihood, **kwargs: Any) -> ExactMarginalLogLikelihood:

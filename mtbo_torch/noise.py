@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from gpytorch.constraints import GreaterThan, Positive
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from gpytorch.likelihoods import Likelihood, MultitaskGaussianLikelihood
 from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
-from gpytorch.likelihoods.noise_models import FixedGaussianNoise
 from gpytorch.priors import LogNormalPrior
 from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
@@ -29,7 +29,7 @@ class ObservedNoise(_GaussianLikelihoodBase):
     variances: Tensor
 
     def __init__(self, variances: Tensor) -> None:
-        super().__init__(noise_covar=FixedGaussianNoise(variances.detach().flatten(-2)))
+        super().__init__(noise_covar=None)
         self.register_buffer("variances", variances.detach(), persistent=False)
 
     @property
@@ -41,6 +41,13 @@ class ObservedNoise(_GaussianLikelihoodBase):
     def average(self) -> Tensor:
         """``(b) x n``."""
         return self.variances[..., 0, :] if self.is_constant else self.variances.mean(dim=-2)
+
+    def marginal(self, function_dist: MultivariateNormal, *params: Any, **kwargs: Any) -> MultivariateNormal:
+        mean, covariance = function_dist.mean, function_dist.lazy_covariance_matrix
+        if isinstance(function_dist, MultitaskMultivariateNormal):
+            noise = self._shaped_noise_covar(mean.shape)
+            return MultitaskMultivariateNormal(mean, covariance + noise, interleaved=function_dist._interleaved)
+        return MultivariateNormal(mean, covariance + self._shaped_noise_covar(torch.Size([*mean.shape, 1])))
 
     def _shaped_noise_covar(self, base_shape: torch.Size, *params: Any, **kwargs: Any) -> DiagLinearOperator:
         is_for_the_data = base_shape[-2] == self.variances.shape[-2]
@@ -122,6 +129,8 @@ def require_variances(name: str, variances: object, Y: Tensor) -> None:
             f"{name} should have the shape {tuple(Y.shape)} of the values, got {tuple(variances.shape)}. "
             "Pass a variance for each of them."
         )
+    if variances.shape[-2] == 0:
+        raise ValueError(f"{name} should have at least one row, got none. Pass eta= for a prior without data.")
     require_same_kind(("train_Y", Y), (name, variances))
     require_finite(name, variances)
     require_positive(name, variances, "Pass variances, not standard deviations; leave them out if not known.")

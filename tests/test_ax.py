@@ -298,6 +298,11 @@ def test_tracked_metrics_are_learned_but_not_optimised() -> None:
     assert model_of(client).num_outputs == 3
 
 
+def test_a_sum_of_metrics_is_one_objective_and_refused() -> None:
+    with pytest.raises(UnsupportedError, match="coefficients of 1 and -1"):
+        constructed(fitted(), objective=signed(2.0, -1.0), radius=1.0)
+
+
 def test_a_metric_that_is_missing_somewhere_leaves_a_list_of_our_models() -> None:
     client = client_of()
     run(client, 3)

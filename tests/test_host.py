@@ -31,7 +31,7 @@ from botorch.posteriors import GPyTorchPosterior, Posterior, TransformedPosterio
 from botorch.sampling import SobolQMCNormalSampler
 from catalogue import Builder, Case, data, general_sum, icm, independent, rbf, similarity, task_matrix
 from gpytorch.distributions import MultitaskMultivariateNormal
-from gpytorch.kernels import Kernel, RBFKernel
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 from gpytorch.likelihoods import MultitaskGaussianLikelihood
 from gpytorch.means import ConstantMean, MultitaskMean, ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood, SumMarginalLogLikelihood
@@ -41,11 +41,14 @@ from suites import close
 from torch import Tensor
 
 from mtbo_torch import (
+    MTBKB,
+    MTKB,
     ChebyshevScalarization,
     ExactMultiTaskGP,
     ICMKernel,
     IndependentKernel,
     NystromMultiTaskGP,
+    ScalarizedMultiTaskUCB,
     SumOfSeparableKernel,
     TaskSimilarityKernel,
 )
@@ -1027,3 +1030,90 @@ def test_the_estimate_of_a_task_matrix_is_numpys_and_the_most_likely_one() -> No
     for seed in range(5):
         step = 0.05 * task_matrix(N, seed=seed)
         assert likelihood(best) > max(likelihood(best + step), likelihood(best @ torch.linalg.inv(best + step) @ best))
+
+
+@every_model
+@pytest.mark.parametrize("kernel", [RBFKernel, MaternKernel])
+def test_fits_survive_repeated_points_and_constant_tasks(model_class: ModelClass, kernel: type[Kernel]) -> None:
+    for seed in range(6):
+        X, Y = seeded(6, 2, seed=seed), seeded(6, 2, seed=seed + 50)
+        X[1] = X[0]
+        if seed % 2:
+            Y[:, 1] = 3.0
+        model = model_class(X, Y, ICMKernel(kernel(ard_num_dims=2), num_tasks=2))
+        fit_gpytorch_mll(mll_of(model))
+        assert torch.isfinite(model.mean(X)).all()
+
+
+def test_a_parameter_that_only_looks_like_a_batch_is_shared() -> None:
+    X, Y = seeded(2, 8, 2), seeded(2, 8, 2, seed=3)
+    kernel = ICMKernel(rbf(0.5).requires_grad_(False), num_tasks=2)  # as many tasks as data sets
+    model = ExactMultiTaskGP(X, Y, kernel, eta=0.1)
+    assert model._aug_batch_shape == torch.Size()
+    fit_gpytorch_mll(mll_of(model))
+    loss_of(model).sum().backward()
+    assert kernel.task_factor.grad.abs().max() < 1e-4
+    own = ICMKernel(RBFKernel(batch_shape=torch.Size([2])), num_tasks=2)
+    assert ExactMultiTaskGP(X, Y, own)._aug_batch_shape == torch.Size([2])
+
+
+@every_model
+def test_known_noise_with_gradients_and_more_data(model_class: ModelClass) -> None:
+    X, Y, Z = data(6, N, 2)
+    model = build(model_class, X, Y, icm(N, 2).kernel, train_Yvar=known_noise(6, is_constant=False))
+    more = model.condition_on_observations(Z[:2], Y[:2])
+    with botorch_settings.propagate_grads(True):
+        again = model.condition_on_observations(Z[:2], Y[:2])
+        close(again.mean(Z), more.mean(Z), TOLERANCE[model_class])
+
+
+@every_model
+def test_a_subset_with_two_points_is_a_sequence_of_hallucinations(model_class: ModelClass) -> None:
+    X, Y, Z = data(6, N, 2)
+    subset = build(model_class, X, Y, icm(N, 2).kernel, eta=0.1).subset_output([0, 2])
+    scalarization = ChebyshevScalarization(torch.tensor([0.4, 0.6], dtype=torch.double))
+    acqf = ScalarizedMultiTaskUCB(subset, scalarization, radius=2.0)
+    second = ScalarizedMultiTaskUCB(subset, scalarization, radius=2.0, X_pending=Z[:1])
+    close(
+        acqf(Z[None, :2]), acqf(Z[None, :1]) + second(Z[None, 1:2]), 1e-8 if model_class is ExactMultiTaskGP else 1e-4
+    )
+
+
+@every_model
+def test_tiny_known_noise_is_taken_as_it_is(model_class: ModelClass) -> None:
+    X, Y, _ = data(5, N, 2)
+    model = build(model_class, X, Y, icm(N, 2).kernel, train_Yvar=torch.full_like(Y, 1e-8))
+    close(model.mean(X), Y, 1e-4)
+
+
+def test_known_noise_of_one_task_in_gpytorchs_hands() -> None:
+    X, Y, Z = data(5, 1, 2)
+    model = ExactMultiTaskGP(X, Y, icm(1, 2).kernel, train_Yvar=0.1 + seeded(5, 1).abs())
+    noisy = model.likelihood(model.posterior(Z).distribution)
+    close(noisy.variance, model.posterior(Z, observation_noise=True).variance.squeeze(-1), 1e-10)
+
+
+def test_what_is_exchanged_is_checked() -> None:
+    X, Y, Z = data(5, N, 2)
+    model = ExactMultiTaskGP(X, Y, icm(N, 2).kernel, eta=0.1)
+    before = model.mean(Z)
+    with pytest.raises(ValueError, match="targets should contain finite"):
+        model.set_train_data(targets=torch.full_like(Y, torch.nan))
+    assert torch.equal(model.mean(Z), before)
+
+
+def test_a_second_derivative_of_the_likelihood_is_refused() -> None:
+    model = ExactMultiTaskGP(*data(5, N, 2)[:2], learned_icm(ONE)).train()
+    parameter = model.covar_module.task_factor
+    with pytest.raises(RuntimeError, match="differentiated once"):
+        torch.autograd.grad(loss_of(model), parameter, create_graph=True)
+
+
+@pytest.mark.parametrize("strategy", [MTKB, MTBKB])
+def test_foreign_kernels_start_from_nothing(strategy: type[MTKB | MTBKB]) -> None:
+    kernel = gpytorch.kernels.MultitaskKernel(rbf(0.5), num_tasks=2, rank=1).double()
+    chosen = strategy(kernel, choices=seeded(9, 2), norm_bound=1.0, noise_scale=0.1)
+    for _ in range(3):
+        x = chosen.ask()
+        chosen.tell(x, x)
+    assert chosen.num_observations == 3

@@ -3,6 +3,7 @@ r"""How likely the observations are under a kernel, with the gradient from which
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -110,9 +111,25 @@ def _kronecker(K: Tensor, B: Tensor, Z: Tensor, total: Tensor | None) -> Tensor:
                 (B, B_slope - solved.mT @ solved),
                 (Z, -2 * projected),
             ]
-    # x - x.detach() is zero and has the gradient one.
-    first_order = sum_all((slope * (x - x.detach())).sum(dim=(-2, -1)) for x, slope in slopes)
-    return _minus_half(quadratic + first_order + (0 if total is None else total), logdet)
+    value = _WithSlopes.apply(quadratic + logdet, [slope for _, slope in slopes], *[x for x, _ in slopes])
+    return -(value if total is None else value + total) / 2
+
+
+class _WithSlopes(torch.autograd.Function):
+    """``(b)`` values whose derivatives by some matrices are known."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, slopes: list[Tensor], *matrices: Tensor) -> Tensor:
+        ctx.slopes, ctx.shapes = slopes, [matrix.shape for matrix in matrices]
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError("The likelihood can be differentiated once only. Leave create_graph out.")
+        gradient = gradients[0][..., None, None]
+        slopes = zip(ctx.slopes, ctx.shapes, strict=True)
+        return None, None, *[(gradient * slope).sum_to_size(shape) for slope, shape in slopes]
 
 
 def _of_independent_tasks(gamma: SeparableSum, noise: Tensor, X: Tensor, Y: Tensor) -> Tensor:

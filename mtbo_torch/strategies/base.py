@@ -6,6 +6,7 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -65,7 +66,7 @@ class Strategy(ABC):
     @property
     def asked_weights(self) -> Tensor:
         """``(b) x q x n``, the weights behind the points of the last :meth:`ask`; none before the first."""
-        return self._asked_weights
+        return self._asked_weights.clone()
 
     @property
     def asked_ids(self) -> list[int]:
@@ -75,7 +76,7 @@ class Strategy(ABC):
     @property
     def pending(self) -> dict[int, Tensor]:
         """The points that were asked for and not yet told, ``(b) x d`` each, by number."""
-        return dict(self._pending)
+        return {number: point.clone() for number, point in self._pending.items()}
 
     @abstractmethod
     def _propose(self, scalarizations: list[Scalarization]) -> Tensor:
@@ -107,11 +108,14 @@ class Strategy(ABC):
         self._asked_weights = weights
         self._asked_ids = list(range(self._num_asked, self._num_asked + q))
         self._num_asked += q
-        self._pending.update(zip(self._asked_ids, points.unbind(dim=-2), strict=True))
+        self._pending.update(zip(self._asked_ids, points.clone().unbind(dim=-2), strict=True))
         return points
 
     def tell(self, x: Tensor | int | Sequence[int], y: Tensor) -> None:
         """Learn the values at some points, in any order, asked for or not; a refused call changes nothing.
+
+        A point that differs from what was asked for by more than rounding is another point: the one asked for stays
+        pending until it is forgotten.
 
         Args:
             x: ``(b) x q x d``, or ``d`` for one point; or the numbers of q pending points, see :attr:`asked_ids`.
@@ -202,27 +206,29 @@ class Strategy(ABC):
     def _require_pending(self, name: str, ids: object) -> list[int]:
         numbers: list[Any] = list(ids) if isinstance(ids, Sequence) else [ids]
         known = list(self._pending)
-        is_known = bool(numbers) and all(not isinstance(n, bool) and n in known for n in numbers)
+        is_known = bool(numbers) and all(
+            isinstance(n, Integral) and not isinstance(n, bool) and n in known for n in numbers
+        )
         if not is_known or len(set(numbers)) < len(numbers):
             shown = ", ".join(map(str, known[:10])) + (", ..." if len(known) > 10 else "")
             raise ValueError(
                 f"{name} should be numbers of pending points ({shown or 'none is pending'}), got {ids!r}. "
                 "Points that are not pending are told as a torch.Tensor."
             )
-        return numbers
+        return [int(number) for number in numbers]
 
     def _matching(self, x: Tensor) -> list[int]:
-        """The numbers of the pending points that ``(b) x q x d`` points are, the oldest first."""
+        """The numbers of the pending points that ``(b) x q x d`` points are: the nearest, the oldest of equal ones."""
         if not self._pending:
             return []
         span = self._space.amax(dim=0) - self._space.amin(dim=0)
-        slack = math.sqrt(torch.finfo(x.dtype).eps) * span
-        far = (x.unsqueeze(-2) - self._pending_points().unsqueeze(-3)).abs() > slack
-        same = ~far.movedim(-3, 0).movedim(-2, 1).flatten(2).any(dim=-1)  # q x p
+        slack = math.sqrt(torch.finfo(x.dtype).eps)
+        apart = (x.unsqueeze(-2) - self._pending_points().unsqueeze(-3)).abs() / torch.where(span > 0, span, 1)
+        farthest = apart.movedim(-3, 0).movedim(-2, 1).flatten(2).amax(dim=-1)  # q x p
         matching: list[int] = []
-        for row in same.tolist():
-            matches = [number for number, is_same in zip(self._pending, row, strict=True) if is_same]
-            matching += [number for number in matches if number not in matching][:1]
+        for row in farthest.tolist():
+            rest = [(distance, n) for distance, n in zip(row, self._pending, strict=True) if n not in matching]
+            matching += [n for distance, n in sorted(rest)[:1] if distance <= slack]
         return matching
 
     def _all_generators(self) -> list[torch.Generator]:

@@ -9,7 +9,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from mtbo_torch.checks import require_open_unit, require_oversampling
-from mtbo_torch.confidence import theory_oversampling
+from mtbo_torch.confidence import DEFAULT_EPSILON, theory_oversampling
 from mtbo_torch.models import DEFAULT_OVERSAMPLING, NystromMultiTaskGP
 from mtbo_torch.regression import Followed, FollowedNystrom, NystromRegression
 from mtbo_torch.strategies.kernelized import KernelStrategy, State
@@ -27,7 +27,7 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
         self,
         kernel: Kernel | int,
         *,
-        epsilon: float = 0.5,
+        epsilon: float = DEFAULT_EPSILON,
         oversampling: float | None = DEFAULT_OVERSAMPLING,
         schedule: str = "every_round",
         **options: Any,
@@ -57,10 +57,13 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
         return self._nystrom(self._state).inclusion_probs
 
     def _model_of(
-        self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None, **transforms: Any
+        self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None, **options: Any
     ) -> NystromMultiTaskGP:
         oversampling = self._current_oversampling(X.shape[-2])
-        return NystromMultiTaskGP(X, Y, covar_module=kernel, eta=eta, oversampling=oversampling, **transforms)
+        return NystromMultiTaskGP(X, Y, covar_module=kernel, eta=eta, oversampling=oversampling, **options)
+
+    def _beliefs(self) -> dict[str, Any]:
+        return {"dictionary": self.dictionary} if self.num_observations else {}
 
     def _learn(self, state: State, x: Tensor, y: Tensor) -> State:
         # Many observations at once come in portions that at most double what is known: the variances behind a draw

@@ -14,7 +14,7 @@ from torch import Tensor
 from mtbo_torch.acquisition import ScalarizedMultiTaskUCB, scalarized_ucb
 from mtbo_torch.checks import require_count, require_positive, require_probability
 from mtbo_torch.confidence import RADII, mobo_radius
-from mtbo_torch.kernels import MultiTaskKernel, learned_kernel
+from mtbo_torch.kernels import MultiTaskKernel, learned_kernel, num_tasks_of, shared_parameter
 from mtbo_torch.models import ExactMultiTaskGP, MultiTaskGPModel
 from mtbo_torch.noise import set_noise
 from mtbo_torch.optimization import maximise
@@ -73,7 +73,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         require_probability("delta", delta, "Pass the probability with which the bound may fail, for instance 0.1.")
         require_count("num_restarts", num_restarts, "Pass for instance 10.")
         require_count("raw_samples", raw_samples, "Pass for instance 256.")
-        num_tasks = _num_tasks(kernel, space, refit_every)
+        num_tasks = _num_tasks(kernel, refit_every)
         self.norm_bound, self.noise_scale, self.eta, self.delta = norm_bound, noise_scale, eta, delta
         self.radius_rule, self.refit_every = radius, refit_every
         self.num_restarts, self.raw_samples = num_restarts, raw_samples
@@ -93,8 +93,12 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         self._state = self._follow(self._prior.regression, self._units)
 
     @abstractmethod
-    def _model_of(self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None, **transforms: Any) -> ModelT:
+    def _model_of(self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None, **options: Any) -> ModelT:
         """The model of the strategy."""
+
+    def _beliefs(self) -> dict[str, Any]:
+        """What a model needs to know beside the data to say what the strategy does."""
+        return {}
 
     def _own_kernel(self, kernel: Kernel) -> Kernel:
         """What the strategy makes of the kernel it is given."""
@@ -120,7 +124,10 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         if not callable(rule):
             return mobo_radius(self.num_observations + 1) if isinstance(rule, str) else float(rule)
         value = rule(self.num_observations)
-        require_positive("radius(t)", value, "Return the radius after t observations.", allow_zero=True)
+        remedy = "Return the radius after t observations."
+        require_positive("radius(t)", value, remedy, allow_zero=True)
+        if isinstance(value, Tensor) and value.numel() != 1:
+            raise ValueError(f"radius(t) should be one number, got {value.tolist()}. {remedy}")
         return float(value)
 
     @abstractmethod
@@ -159,7 +166,8 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         if self._units is None:
             return self._prior.with_regression(self._regression)
         kernel, eta = deepcopy(self._prior.covar_module), self._prior.noise.detach()
-        return self._model_of(*self._told, kernel, eta, **self._units.transforms()).eval()
+        X, Y = self._told
+        return self._model_of(X, Y, kernel, eta, **self._units.transforms(), **self._beliefs()).eval()
 
     def _observe(self, x: Tensor, y: Tensor) -> None:
         if self._units is None:
@@ -291,11 +299,11 @@ class KernelStrategy(Strategy, Generic[ModelT]):
     def _settings(self) -> dict[str, Any]:
         return super()._settings() | {
             "kernel": repr(self._kernel),
-            "norm_bound": self.norm_bound.tolist() if isinstance(self.norm_bound, Tensor) else self.norm_bound,
-            "noise_scale": self.noise_scale,
-            "eta": self.eta,
+            "norm_bound": _plain(self.norm_bound),
+            "noise_scale": _plain(self.noise_scale),
+            "eta": _plain(self.eta),
             "delta": float(self.delta),
-            "radius": getattr(self.radius_rule, "__qualname__", self.radius_rule),
+            "radius": _plain(self.radius_rule),
             "refit_every": self.refit_every,
             "num_restarts": self.num_restarts,
             "raw_samples": self.raw_samples,
@@ -306,9 +314,9 @@ class ExactStrategy(KernelStrategy[ExactMultiTaskGP]):
     """On all observations."""
 
     def _model_of(
-        self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None, **transforms: Any
+        self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None, **options: Any
     ) -> ExactMultiTaskGP:
-        return ExactMultiTaskGP(X, Y, covar_module=kernel, eta=eta, **transforms)
+        return ExactMultiTaskGP(X, Y, covar_module=kernel, eta=eta, **options)
 
     def _learn(self, state: State, x: Tensor, y: Tensor) -> State:
         return state.append(x, y)
@@ -344,6 +352,15 @@ def _since(portions: list[int], start: int) -> list[int]:
     return ([start] if start else []) + later[::-1]
 
 
+def _plain(value: object) -> object:
+    """A setting as what ``torch.load(weights_only=True)`` reads: functions by their name."""
+    if value is None or isinstance(value, str):
+        return value
+    if callable(value):
+        return getattr(value, "__qualname__", type(value).__name__)
+    return torch.as_tensor(value, dtype=torch.double).tolist()
+
+
 def _require_eta(eta: object) -> None:
     require_positive("eta", eta, "Pass the regulariser, for instance 0.1.")
     if isinstance(eta, Tensor):
@@ -362,27 +379,20 @@ def _require_radius(radius: object) -> None:
 
 
 def _require_own_parameters(kernel: Kernel, batch_shape: torch.Size) -> None:
-    for name, parameter in kernel.named_parameters():
-        if parameter.requires_grad and parameter.shape[: len(batch_shape)] != batch_shape:
-            raise ValueError(
-                f"kernel should have the batch shape {tuple(batch_shape)} of the trials to be learned in each of them, "
-                f"got {name} of shape {tuple(parameter.shape)}. Build its parts with batch_shape={batch_shape}, or "
-                "pass the number of tasks."
-            )
-
-
-def _num_tasks(kernel: object, space: Tensor, refit_every: int | None) -> int:
-    if isinstance(kernel, int) and not isinstance(kernel, bool) and kernel > 0:
-        if refit_every is None:
-            raise ValueError(
-                f"kernel should be a multi-task kernel, got the number of tasks {kernel} without refit_every. "
-                "Pass refit_every=1 to learn a kernel."
-            )
-        return kernel
-    count = kernel.num_outputs_per_input(space, space) if isinstance(kernel, Kernel) else 0
-    if not count or (count == 1 and not hasattr(kernel, "num_tasks")):
+    shared = shared_parameter(kernel, batch_shape)
+    if shared is not None:
         raise ValueError(
-            f"kernel should be a multi-task kernel, got {type(kernel).__name__}. "
-            "Pass for instance TaskSimilarityKernel(gpytorch.kernels.RBFKernel(), num_tasks=2, omega=0.5)."
+            f"kernel should have the batch shape {tuple(batch_shape)} of the trials to be learned in each of them, got "
+            f"a shared {shared}. Build its parts with batch_shape={batch_shape}, or pass the number of tasks."
         )
-    return count
+
+
+def _num_tasks(kernel: object, refit_every: int | None) -> int:
+    if not isinstance(kernel, int) or isinstance(kernel, bool) or kernel < 1:
+        return num_tasks_of("kernel", kernel)
+    if refit_every is None:
+        raise ValueError(
+            f"kernel should be a multi-task kernel, got the number of tasks {kernel} without refit_every. "
+            "Pass refit_every=1 to learn a kernel."
+        )
+    return kernel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 import math
@@ -20,7 +21,7 @@ from torch import Tensor
 from mtbo_torch import MTBKB, MTKB, ICMKernel, LinearScalarization, exact_radius
 from mtbo_torch.confidence import mobo_radius
 from mtbo_torch.kernels import learned_kernel
-from mtbo_torch.strategies import ITKB, MOBO, learning
+from mtbo_torch.strategies import ITBKB, ITKB, MOBO, learning
 from mtbo_torch.strategies.kernelized import KernelStrategy
 
 BOUNDS = torch.tensor([[0.0, -1.0], [1.0, 3.0]], dtype=torch.double)
@@ -83,7 +84,10 @@ def test_units_do_not_matter(kind: type[KernelStrategy], where: dict[str, Tensor
     # Powers of two, so that no digit is lost.
     stretch, shift = torch.tensor([16.0, 0.25], dtype=torch.double), torch.tensor([4.0, -8.0], dtype=torch.double)
     elsewhere = {name: value * stretch + shift for name, value in where.items()}
-    scale, offset = torch.tensor([1024.0, 0.5], dtype=torch.double), torch.tensor([512.0, 1.0], dtype=torch.double)
+    scale, offset = (
+        torch.tensor([2.0**40, 2.0**-40], dtype=torch.double),
+        torch.tensor([512.0, 0.0], dtype=torch.double),
+    )
 
     def in_other_units(x: Tensor) -> Tensor:
         return objective((x - shift) / stretch) * scale + offset
@@ -103,8 +107,7 @@ def test_the_model_is_what_the_strategy_believes_in_the_users_units(
     assert units is not None
     inside = chosen._regression.mean(units.x(CHOICES))
     mean, std = units.outcomes.means, units.outcomes.stdvs
-    rtol = 1e-10 if kind is MTKB else 1e-2  # another dictionary
-    close(chosen.model.mean(CHOICES), inside * std + mean, rtol)
+    close(chosen.model.mean(CHOICES), inside * std + mean, 1e-10 if kind is MTKB else 1e-6)
     close(chosen.model.posterior(CHOICES).mean, chosen.model.mean(CHOICES), 1e-10)
     assert torch.equal(chosen.model.train_inputs[0], units.x(chosen.train_X))
 
@@ -205,9 +208,32 @@ def test_a_number_of_tasks_is_kernel_enough(where: dict[str, Tensor]) -> None:
     assert MTKB(2, choices=CHOICES, seed=[0, 1, 2], refit_every=3).ask().shape == (3, 1, 2)
 
 
-def test_baselines_learn_too() -> None:
-    for kind in (ITKB, MOBO):
-        assert run(strategy(kind, {"choices": CHOICES}), 9).num_observations == 9
+@pytest.mark.parametrize("kind", [ITKB, ITBKB, MOBO])
+def test_baselines_learn_too(kind: type[KernelStrategy]) -> None:
+    chosen = run(strategy(kind, {"choices": CHOICES}), 9)
+    lengthscale = chosen.model.covar_module.base_kernel.lengthscale
+    assert not torch.allclose(lengthscale, free_kernel().base_kernel.lengthscale.double())
+    covar = chosen.model.covar_module.task_covar
+    assert torch.equal(covar, torch.diag_embed(covar.diagonal()))  # and still not of one task from another
+
+
+@pytest.mark.parametrize("oversampling", [0.2, 1.0])
+def test_the_model_of_a_dictionary_has_that_dictionary(oversampling: float) -> None:
+    chosen = strategy(MTBKB, {"choices": CHOICES}, oversampling=oversampling)
+    generator = torch.Generator().manual_seed(0)
+    x = CHOICES[torch.randint(40, (80,), generator=generator)]
+    chosen.tell(x, objective(x) + torch.randn(80, 2, generator=generator, dtype=torch.double))
+    assert torch.equal(chosen.model.dictionary, chosen.dictionary)
+
+
+@both
+def test_a_task_that_says_nothing_does_no_harm(kind: type[KernelStrategy]) -> None:
+    def constant(x: Tensor) -> Tensor:
+        return torch.stack([x[..., 0], 0 * x[..., 0] + 3e9], dim=-1)
+
+    chosen = run(strategy(kind, {"bounds": BOUNDS}, refit_every=3), 9, constant)
+    assert torch.isfinite(chosen.radius)
+    close(chosen._units.outcomes.stdvs[..., 1], torch.ones(1).double(), 0)
 
 
 def test_the_reference_point_is_the_best_seen() -> None:
@@ -258,6 +284,22 @@ def test_norm_and_noise_are_estimated_when_they_are_not_given(scale: float) -> N
     close(chosen.radius, oracles.exact_radius(gain, norm, math.sqrt(0.2), 0.2, 0.1), 1e-8)
     given = run(fixed(eta=0.2, norm_bound=3.0, noise_scale=0.5), 6)
     close(given.radius, exact_radius(given.model.info_gain, 3.0, 0.5, 0.2, 0.1), 1e-10)
+
+
+class Schedule:
+    def __call__(self, t: int) -> float:
+        return 1.0
+
+
+@pytest.mark.parametrize("radius", [functools.partial(lambda t, c: c, c=1.0), Schedule(), np.float64(1.0)])
+def test_states_are_plain_whatever_the_radius(radius: object) -> None:
+    chosen = run(fixed(radius=radius, eta=np.float64(0.1)), 2)
+    file = io.BytesIO()
+    torch.save(chosen.state_dict(), file)
+    file.seek(0)
+    resumed = fixed(radius=radius, eta=0.1)
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(resumed.ask(), chosen.ask())
 
 
 def test_a_schedule_that_returns_nonsense_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 
+import numpy as np
 import pytest
 import torch
 from catalogue import icm
@@ -129,6 +130,27 @@ def test_equal_points_are_settled_oldest_first() -> None:
     assert strategy.pending == {}
 
 
+def test_the_nearest_pending_point_is_meant() -> None:
+    choices = torch.tensor([[0.0], [1e-9], [1.0]], dtype=torch.double).expand(3, 2).contiguous()
+    strategy = build(MTKB, {"choices": choices})
+    strategy._pending = dict(enumerate(choices))
+    strategy.tell(choices[1:2], objective(choices[1:2]))
+    assert list(strategy.pending) == [0, 2]
+
+
+def test_what_is_handed_out_is_not_shared() -> None:
+    strategy, twin = started(MTKB, {"bounds": BOUNDS}), started(MTKB, {"bounds": BOUNDS})
+    x = strategy.ask()
+    expected = x.clone()
+    x.mul_(10)
+    strategy.pending[0].zero_()
+    strategy.asked_weights.zero_()
+    twin.ask()
+    assert torch.equal(strategy.asked_weights, twin.asked_weights)
+    strategy.tell(0, objective(expected))
+    assert torch.equal(strategy.train_X[-1:], expected)
+
+
 def test_a_rounded_point_is_still_the_one_asked_for() -> None:
     strategy = started(MTKB, {"bounds": BOUNDS})
     x = (strategy.ask() * 1e9).round() / 1e9
@@ -148,7 +170,7 @@ def test_a_point_that_is_not_pending_leaves_the_others_so_and_says_so() -> None:
     strategy.tell(CHOICES[8], objective(CHOICES[8]))
 
 
-@pytest.mark.parametrize("wrong", [7, -1, True, "0", 0.5, [0, 0], [0, 9], [], None])
+@pytest.mark.parametrize("wrong", [7, -1, True, "0", 0.5, [0, 0], [0, 9], [], None, np.zeros((1, 2)), {0}])
 def test_what_is_neither_pending_nor_a_point_is_refused(wrong: object) -> None:
     strategy = started(MTKB, {"choices": CHOICES})
     x = strategy.ask(2)
