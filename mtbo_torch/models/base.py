@@ -1,11 +1,11 @@
-"""BoTorch models around a regression."""
+"""What the exact and the Nystrom model share: a BoTorch model around a regression."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from numbers import Integral
 from typing import Any, NoReturn, Self
 
@@ -34,7 +34,6 @@ from mtbo_torch.checks import (
     require_batch,
     require_data,
     require_finite,
-    require_oversampling,
     require_positive,
     require_same_kind,
     require_tensor,
@@ -42,83 +41,8 @@ from mtbo_torch.checks import (
 from mtbo_torch.covariance import JointCovariance
 from mtbo_torch.evaluation import ScaledAtPoints, as_gamma, rescaled
 from mtbo_torch.kernels import learned_kernel, num_tasks_of, shared_parameter
+from mtbo_torch.models.fitted import Fitted, OutcomeUnits, Problem, evaluated_mean
 from mtbo_torch.noise import ObservedNoise, likelihood_of, noise_of, require_likelihood, require_variances
-
-DEFAULT_OVERSAMPLING = 3.0
-
-
-@dataclass(frozen=True)
-class _Units:
-    """The user's units: ``y = offset + scale * y'`` for the values y' behind an affine outcome transform.
-
-    Attributes:
-        offset: ``(b) x 1 x n``.
-        scale: ``(b) x 1 x n``.
-    """
-
-    offset: Tensor
-    scale: Tensor
-
-    @classmethod
-    def of(cls, transform: OutcomeTransform, like: Tensor) -> _Units:
-        zero, one = torch.zeros_like(like), torch.ones_like(like)
-        # The variance knows the scale to all digits; a difference of values only knows its sign.
-        offset, variance = transform.untransform(zero, Yvar=one)
-        sign = (transform.untransform(one)[0] - offset).sign()
-        return cls(offset, sign * variance.sqrt())
-
-
-@dataclass(frozen=True)
-class _Problem:
-    """What a regression is fitted to.
-
-    Attributes:
-        gamma: The kernel.
-        noise: ``(b) x 1`` or ``(b) x n``.
-        X: ``(b) x t x d``; with noise of their own, observations have their standard deviations as n more columns.
-        Y: ``(b) x t x n``, with a prior mean of zero.
-        deviations: ``(b) x t x n``, by which Y was divided; None if it was not.
-    """
-
-    gamma: reg.MatrixKernel
-    noise: Tensor
-    X: Tensor
-    Y: Tensor
-    deviations: Tensor | None
-
-
-@dataclass(frozen=True)
-class _Fitted:
-    """A regression, the prior mean that was subtracted from its data, and the hyper-parameters it belongs to.
-
-    Attributes:
-        regression: In the user's units.
-        mean_module: The prior mean, behind the outcome transform.
-        units: The user's units; None without an affine outcome transform.
-        per_point: Whether every observation has a noise of its own.
-        width: The number of a point's columns that are inputs.
-        hyperparameters: Copies of all that a fit depends on beside the data.
-    """
-
-    regression: reg.Regression
-    mean_module: Mean
-    units: _Units | None
-    per_point: bool
-    width: int
-    hyperparameters: tuple[Tensor, ...]
-
-    def is_for(self, hyperparameters: list[Tensor]) -> bool:
-        same_number = len(hyperparameters) == len(self.hyperparameters)
-        return same_number and all(map(torch.equal, hyperparameters, self.hyperparameters))
-
-    @property
-    def has_prior_mean(self) -> bool:
-        return self.units is not None or not isinstance(self.mean_module, ZeroMean)
-
-    def prior_mean(self, points: Tensor) -> Tensor:
-        """``... x q x n``, at points as the regression takes them."""
-        mean = _evaluated_mean(self.mean_module, points[..., : self.width], self.regression.num_tasks)
-        return mean if self.units is None else self.units.offset + self.units.scale * mean
 
 
 class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin, ABC):
@@ -174,7 +98,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         self._num_tasks = num_tasks
         self._tasks: list[int] | None = None
         self._input_batch_shape = batch_shape
-        self._fitted: _Fitted | None = None
+        self._fitted: Fitted | None = None
         self.to(train_X)
 
     @property
@@ -367,7 +291,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         """The prior at ``x``, as GPyTorch's marginal likelihood wants it."""
         if self.training:
             x = self.transform_inputs(x)
-        mean = _evaluated_mean(self.mean_module, x, self._num_tasks)
+        mean = evaluated_mean(self.mean_module, x, self._num_tasks)
         return MultitaskMultivariateNormal(mean, self.covar_module(x))
 
     def compute_custom_loss(self, mll: ExactMarginalLogLikelihood, **kwargs: Any) -> Tensor:
@@ -400,16 +324,16 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         return self.batch_shape if has_own_kernel and has_own_noise and not others else torch.Size()
 
     @abstractmethod
-    def _fit_to(self, problem: _Problem) -> reg.Regression:
+    def _fit_to(self, problem: Problem) -> reg.Regression:
         """The regression."""
 
     @abstractmethod
-    def _log_likelihood(self, problem: _Problem) -> Tensor:
+    def _log_likelihood(self, problem: Problem) -> Tensor:
         """``(b)``, of the problem's values."""
 
-    def _problem(self, kernel: Kernel, mean_module: Mean, units: _Units | None) -> _Problem:
+    def _problem(self, kernel: Kernel, mean_module: Mean, units: OutcomeUnits | None) -> Problem:
         X = self.transform_inputs(self._train_X) if self.training else self._preprocessed(self._train_X)
-        Y = self.train_targets - _evaluated_mean(mean_module, X, self._num_tasks)
+        Y = self.train_targets - evaluated_mean(mean_module, X, self._num_tasks)
         gamma, noise = as_gamma(kernel, self._num_tasks), self.noise
         observed = self.likelihood.variances if isinstance(self.likelihood, ObservedNoise) else None
         if units is not None:
@@ -418,13 +342,13 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
             noise = noise * scale.squeeze(-2).square()
             observed = None if observed is None else observed * scale.square()
         if observed is None or self.likelihood.is_constant:
-            return _Problem(gamma, noise, X, Y, None)
+            return Problem(gamma, noise, X, Y, None)
         deviations = observed.sqrt()
         gamma = ScaledAtPoints(gamma, self._num_tasks)
         one = noise.new_ones(*noise.shape[:-1], 1)
-        return _Problem(gamma, one, torch.cat([X, deviations], dim=-1), Y / deviations, deviations)
+        return Problem(gamma, one, torch.cat([X, deviations], dim=-1), Y / deviations, deviations)
 
-    def _current(self) -> _Fitted:
+    def _current(self) -> Fitted:
         """What was fitted last, unless a hyper-parameter has changed since."""
         if self.training:
             self.eval()
@@ -438,18 +362,18 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
                 self._fitted = self._fit(kernel, mean_module, values)
         return self._fitted
 
-    def _fit(self, kernel: Kernel, mean_module: Mean, hyperparameters: list[Tensor]) -> _Fitted:
+    def _fit(self, kernel: Kernel, mean_module: Mean, hyperparameters: list[Tensor]) -> Fitted:
         units = None
         if hasattr(self, "outcome_transform") and not self._is_warped:
             like = self.train_targets.new_zeros(*self.batch_shape, 1, self._num_tasks)
-            units = _Units.of(self.outcome_transform, like)
+            units = OutcomeUnits.of(self.outcome_transform, like)
         problem = self._problem(kernel, mean_module, units)
         copies = tuple(value.detach().clone() for value in hyperparameters)
         per_point = problem.deviations is not None
         width = problem.X.shape[-1] - (self._num_tasks if per_point else 0)
-        return _Fitted(self._fit_to(problem), mean_module, units, per_point, width, copies)
+        return Fitted(self._fit_to(problem), mean_module, units, per_point, width, copies)
 
-    def _at(self, X: Tensor, in_acquisition: bool = False, in_outcome_units: bool = True) -> tuple[_Fitted, Tensor]:
+    def _at(self, X: Tensor, in_acquisition: bool = False, in_outcome_units: bool = True) -> tuple[Fitted, Tensor]:
         """What answers, and the points as it takes them."""
         self._require_inputs(X)
         if in_outcome_units and self._is_warped:
@@ -461,7 +385,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
             points = torch.nn.functional.pad(points, (0, self._num_tasks), value=1.0)
         return fitted, points
 
-    def _mean(self, fitted: _Fitted, points: Tensor, mean: Tensor, tasks: list[int] | None = None) -> Tensor:
+    def _mean(self, fitted: Fitted, points: Tensor, mean: Tensor, tasks: list[int] | None = None) -> Tensor:
         if fitted.has_prior_mean:
             mean = mean + fitted.prior_mean(points)
         return self._select(mean, tasks)
@@ -498,9 +422,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
             "posterior in the units of train_Y. Use posterior(X), or an affine transform such as Standardize."
         )
 
-    def _observation_noise(
-        self, fitted: _Fitted, noise: bool | Tensor, mean: Tensor, tasks: list[int] | None
-    ) -> Tensor:
+    def _observation_noise(self, fitted: Fitted, noise: bool | Tensor, mean: Tensor, tasks: list[int] | None) -> Tensor:
         if not isinstance(noise, bool):
             noise = require_tensor("observation_noise", noise, "Pass True, or a tensor of variances.")
             require_positive("observation_noise", noise, "Pass variances.", allow_zero=True)
@@ -514,7 +436,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         return _expanded("observation_noise", variances, mean.shape)
 
     @staticmethod
-    def _in_units(fitted: _Fitted, variances: Tensor) -> Tensor:
+    def _in_units(fitted: Fitted, variances: Tensor) -> Tensor:
         return variances if fitted.units is None else variances * fitted.units.scale.square()
 
     def _expanded(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
@@ -539,7 +461,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         if fitted.units is not None:
             values = values / fitted.units.scale
         if not isinstance(fitted.mean_module, ZeroMean):
-            values = values + _evaluated_mean(fitted.mean_module, new.train_inputs[0], self._num_tasks)
+            values = values + evaluated_mean(fitted.mean_module, new.train_inputs[0], self._num_tasks)
         new.train_targets = values
         if self._has_transformed_inputs:
             own = self._train_X.expand(*regression.batch_shape, *self._train_X.shape[-2:])
@@ -629,220 +551,6 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         return self.__dict__ | {"_fitted": None, "prediction_strategy": None}
 
 
-class ExactMultiTaskGP(MultiTaskGPModel):
-    r"""Vector-valued kernel ridge regression, or a multi-task GP, as a BoTorch model.
-
-    Its posterior is that of the paper's equations for :math:`\mu_t` and :math:`\Gamma_t`, with all covariances
-    between tasks. For kernels ``k B`` (and sums whose task matrices commute) a fit costs :math:`O(r t^3)` with r the
-    number of distinct non-zero eigenvalues of B, conditioning on a point :math:`O(r t^2)`, and mean and norm at a
-    point :math:`O(t^2)` whatever the number of tasks (:math:`O(r t^2)` if each has a noise of its own); other kernels
-    work on the ``nt x nt`` matrix.
-
-    Args:
-        train_X: ``(b) x t x d``; t = 0 gives the prior.
-        train_Y: ``(b) x t x n``.
-        covar_module: The multi-task kernel. By default an :class:`ICMKernel` with an RBF kernel with one lengthscale
-            per input and a full-rank B, all learned.
-        eta: The regulariser, or the noise variance: a number, ``n`` numbers (one for each task), or either with a
-            batch shape, ``(b) x 1`` or ``(b) x n``. It stays fixed. With None the noise is learned.
-        mean_module: The prior mean; zero by default, as in the paper. A GPyTorch mean for one output (used for
-            every task) or a ``MultitaskMean``.
-        likelihood: A ``MultitaskGaussianLikelihood`` of rank 0, in place of `eta`.
-        train_Yvar: ``(b) x t x n``, known noise variances, in place of `eta`. If a task's differ from one observation
-            to the next, everything works on the ``nt x nt`` matrix.
-        outcome_transform: A BoTorch outcome transform, such as ``Standardize(n)``. Everything the model says is in
-            the units of `train_Y`; if the transform is not affine, only :meth:`posterior` can be.
-        input_transform: A BoTorch input transform, such as ``Normalize(d)``.
-
-    Example:
-        >>> import torch, gpytorch
-        >>> from mtbo_torch import ExactMultiTaskGP, ICMKernel
-        >>> X = torch.linspace(0, 1, 5, dtype=torch.double).unsqueeze(-1)
-        >>> Y = torch.cat([X.sin(), X.cos()], dim=-1)
-        >>> kernel = ICMKernel(gpytorch.kernels.RBFKernel(), torch.eye(2, dtype=torch.double))
-        >>> model = ExactMultiTaskGP(X, Y, covar_module=kernel, eta=0.1)
-        >>> model.mean(X).shape, model.covariance(X).shape, model.covariance_norm(X).shape
-        (torch.Size([5, 2]), torch.Size([5, 2, 2]), torch.Size([5]))
-    """
-
-    def _fit_to(self, problem: _Problem) -> reg.Regression:
-        return reg.fit(problem.gamma, problem.noise, problem.X, problem.Y)
-
-    def _log_likelihood(self, problem: _Problem) -> Tensor:
-        return reg.log_likelihood(problem.gamma, problem.noise, problem.X, problem.Y)
-
-
-class NystromMultiTaskGP(MultiTaskGPModel):
-    r"""The same on a dictionary of m observations in place of all t (Algorithm 2).
-
-    Mean and norm at a point cost :math:`O(m^2)`, conditioning on a point :math:`O(m^2)`. The posterior is a good one as
-    long as the dictionary is: draw it anew with :meth:`resample` as data come in, or let :class:`MTBKB` do so.
-
-    Args:
-        train_X: ``(b) x t x d``.
-        train_Y: ``(b) x t x n``.
-        covar_module: As in :class:`ExactMultiTaskGP`.
-        eta: As in :class:`ExactMultiTaskGP`.
-        mean_module: As in :class:`ExactMultiTaskGP`.
-        likelihood: As in :class:`ExactMultiTaskGP`.
-        dictionary: ``m`` indices of observations (or ``(b) x m``). If not given, a dictionary is drawn.
-        oversampling: A point is kept with probability :math:`\min(1, q \|\tilde\Gamma(x, x)\| / \eta)` for this q: more
-            for accuracy, fewer for speed. See :func:`theory_oversampling` for the paper's.
-        seed: For drawing the dictionary.
-        train_Yvar: As in :class:`ExactMultiTaskGP`.
-        outcome_transform: As in :class:`ExactMultiTaskGP`.
-        input_transform: As in :class:`ExactMultiTaskGP`.
-
-    Example:
-        >>> import torch, gpytorch
-        >>> from mtbo_torch import ICMKernel, NystromMultiTaskGP
-        >>> X = torch.linspace(0, 1, 500, dtype=torch.double).unsqueeze(-1)
-        >>> Y = torch.cat([X.sin(), X.cos()], dim=-1)
-        >>> kernel = ICMKernel(gpytorch.kernels.RBFKernel(), torch.eye(2, dtype=torch.double))
-        >>> model = NystromMultiTaskGP(X, Y, covar_module=kernel, eta=0.1)
-        >>> model.dictionary_size < 50
-        True
-        >>> (model.mean(X) - Y).abs().max() < 0.05
-        tensor(True)
-    """
-
-    _dictionary_of_fit: Tensor | None = None
-
-    def __init__(
-        self,
-        train_X: Tensor,
-        train_Y: Tensor,
-        covar_module: Kernel | None = None,
-        eta: float | Tensor | None = None,
-        mean_module: Mean | None = None,
-        likelihood: MultitaskGaussianLikelihood | None = None,
-        dictionary: Tensor | None = None,
-        oversampling: float = DEFAULT_OVERSAMPLING,
-        seed: int = 0,
-        train_Yvar: Tensor | None = None,
-        outcome_transform: OutcomeTransform | None = None,
-        input_transform: InputTransform | None = None,
-    ) -> None:
-        require_oversampling(oversampling)
-        if not isinstance(seed, int) or isinstance(seed, bool):
-            raise ValueError(f"seed should be an integer, got {seed!r}. Pass for instance 0.")
-        super().__init__(
-            train_X,
-            train_Y,
-            covar_module,
-            eta,
-            mean_module,
-            likelihood,
-            train_Yvar,
-            outcome_transform,
-            input_transform,
-        )
-        if dictionary is not None:
-            _require_dictionary(dictionary, train_X)
-            dictionary = dictionary.long()
-        self.oversampling = float(oversampling)
-        self.seed = seed
-        self._given_dictionary = dictionary
-
-    @property
-    def dictionary(self) -> Tensor:
-        """``(b) x m``, the indices of the observations in it; a batch's shorter ones repeat the newest."""
-        return self._nystrom.dictionary
-
-    @property
-    def dictionary_size(self) -> int | Tensor:
-        """The number of points in the dictionary; ``(b)`` of them for a batch."""
-        size = self._nystrom.dictionary_size
-        return size if self.batch_shape else int(size)
-
-    @property
-    def inclusion_probs(self) -> Tensor:
-        """``(b) x t``, the probabilities with which :meth:`resample` keeps each observation."""
-        return self._nystrom.inclusion_probs
-
-    def resample(self, generator: torch.Generator) -> Self:
-        """A new model of the same data with a dictionary drawn anew; the newest observation is always in it."""
-        return self.with_regression(self._nystrom.resample(generator))
-
-    def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> Self:
-        new = super().condition_on_observations(X, Y, noise, **kwargs)
-        if self.dictionary.shape[-1] == 0:  # before the first observation; no span, no learning
-            return new.with_regression(new._nystrom.extend_dictionary(X.shape[-2]))
-        return new
-
-    def _with_regression(self, regression: reg.Regression, new_X: Tensor | None) -> Self:
-        new = super()._with_regression(regression, new_X)
-        assert isinstance(regression, reg.NystromRegression)
-        if regression.dictionary.shape[-1]:
-            new._given_dictionary = regression.dictionary  # a copy that has to fit again keeps what was drawn
-        return new
-
-    def hallucinate(self, X: Tensor) -> Self:
-        # In the dictionary as well: a point outside its span would keep its variance.
-        hallucinated = super().hallucinate(X)
-        if self.dictionary.shape[-1] == 0:  # conditioning has done so already
-            return hallucinated
-        return hallucinated.with_regression(hallucinated._nystrom.extend_dictionary(X.shape[-2]))
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A copy keeps what cannot be fitted again: the gain along the rounds, and the round before.
-        regression = None if self._fitted is None else self._fitted.regression
-        is_plain = isinstance(regression, reg.NystromRegression) and not regression.inverse.requires_grad
-        return super().__getstate__() | ({"_fitted": self._fitted} if is_plain else {})
-
-    @property
-    def _nystrom(self) -> reg.NystromRegression:
-        fitted = self.regression
-        assert isinstance(fitted, reg.NystromRegression)
-        return fitted
-
-    def _fit_to(self, problem: _Problem) -> reg.Regression:
-        gamma, noise, X, Y = problem.gamma, problem.noise, problem.X, problem.Y
-        if self._given_dictionary is not None:
-            _require_dictionary(self._given_dictionary, X)  # the data may have been exchanged
-            return reg.NystromRegression.fit(gamma, noise, X, Y, self._given_dictionary, self.oversampling)
-        generator = torch.Generator().manual_seed(self.seed)
-        return reg.NystromRegression.sample(gamma, noise, X, Y, self.oversampling, generator)
-
-    def _log_likelihood(self, problem: _Problem) -> Tensor:
-        # What is learned cannot be what the dictionary is drawn with: it is drawn once, and anew after the fit.
-        if self._dictionary_of_fit is None:
-            with torch.no_grad():
-                fitted = self._fit_to(problem)
-            assert isinstance(fitted, reg.NystromRegression)
-            self._dictionary_of_fit = fitted.dictionary
-        atoms = reg.rows_at(problem.X, self._dictionary_of_fit)
-        return reg.nystrom_log_likelihood(problem.gamma, problem.noise, problem.X, problem.Y, atoms)
-
-    def train(self, mode: bool = True) -> Self:
-        self._dictionary_of_fit = None
-        return super().train(mode)
-
-    def set_train_data(self, inputs: Any = None, targets: Any = None, strict: bool = True) -> None:
-        self._dictionary_of_fit = None
-        super().set_train_data(inputs, targets, strict)
-
-
-def _require_dictionary(dictionary: object, train_X: Tensor) -> None:
-    if not isinstance(dictionary, Tensor) or dictionary.is_floating_point() or dictionary.dtype == torch.bool:
-        raise ValueError(
-            f"dictionary should be a tensor of integer indices, got {getattr(dictionary, 'dtype', type(dictionary))}. "
-            "Pass for instance torch.arange(10)."
-        )
-    if dictionary.dim() == 0 or dictionary.shape[-1] == 0:
-        raise ValueError(
-            f"dictionary should have at least one index, got shape {tuple(dictionary.shape)}. "
-            "Leave it out to have one drawn."
-        )
-    t = train_X.shape[-2]
-    if ((dictionary < 0) | (dictionary >= t)).any():
-        raise ValueError(
-            f"dictionary should hold indices of the {t} observations, from 0 to {t - 1}, got values from "
-            f"{int(dictionary.min())} to {int(dictionary.max())}. Index rows of train_X."
-        )
-    require_batch("dictionary", dictionary.shape[:-1], train_X.shape[:-2])
-
-
 def _require_mean(mean_module: object, num_tasks: int) -> None:
     if not isinstance(mean_module, Mean):
         raise ValueError(
@@ -884,14 +592,6 @@ def _outcomes(transform: object, Y: Tensor, Yvar: Tensor | None, X: Tensor) -> t
         )
     require_finite("train_Y behind the outcome_transform", transformed)
     return transformed, variances
-
-
-def _evaluated_mean(module: Mean, X: Tensor, num_tasks: int) -> Tensor:
-    """``... x q x n``, a prior mean for one output or for all."""
-    mean = module(X)
-    if not isinstance(module, MultitaskMean):
-        mean = mean.unsqueeze(-1)
-    return mean.expand(*mean.shape[:-1], num_tasks)
 
 
 def _expanded(name: str, variances: Tensor, shape: torch.Size) -> Tensor:

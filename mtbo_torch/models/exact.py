@@ -1,0 +1,52 @@
+"""The exact model."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from mtbo_torch import regression as reg
+from mtbo_torch.models.base import MultiTaskGPModel
+from mtbo_torch.models.fitted import Problem
+
+
+class ExactMultiTaskGP(MultiTaskGPModel):
+    r"""Vector-valued kernel ridge regression, or a multi-task GP, as a BoTorch model.
+
+    Its posterior is that of the paper's equations for :math:`\mu_t` and :math:`\Gamma_t`, with all covariances
+    between tasks. For kernels ``k B`` (and sums whose task matrices commute) a fit costs :math:`O(r t^3)` with r the
+    number of distinct non-zero eigenvalues of B, conditioning on a point :math:`O(r t^2)`, and mean and norm at a
+    point :math:`O(t^2)` whatever the number of tasks (:math:`O(r t^2)` if each has a noise of its own); other kernels
+    work on the ``nt x nt`` matrix.
+
+    Args:
+        train_X: ``(b) x t x d``; t = 0 gives the prior.
+        train_Y: ``(b) x t x n``.
+        covar_module: The multi-task kernel. By default an :class:`ICMKernel` with an RBF kernel with one lengthscale
+            per input and a full-rank B, all learned.
+        eta: The regulariser, or the noise variance: a number, ``n`` numbers (one for each task), or either with a
+            batch shape, ``(b) x 1`` or ``(b) x n``. It stays fixed. With None the noise is learned.
+        mean_module: The prior mean; zero by default, as in the paper. A GPyTorch mean for one output (used for
+            every task) or a ``MultitaskMean``.
+        likelihood: A ``MultitaskGaussianLikelihood`` of rank 0, in place of `eta`.
+        train_Yvar: ``(b) x t x n``, known noise variances, in place of `eta`. If a task's differ from one observation
+            to the next, everything works on the ``nt x nt`` matrix.
+        outcome_transform: A BoTorch outcome transform, such as ``Standardize(n)``. Everything the model says is in
+            the units of `train_Y`; if the transform is not affine, only :meth:`posterior` can be.
+        input_transform: A BoTorch input transform, such as ``Normalize(d)``.
+
+    Example:
+        >>> import torch, gpytorch
+        >>> from mtbo_torch import ExactMultiTaskGP, ICMKernel
+        >>> X = torch.linspace(0, 1, 5, dtype=torch.double).unsqueeze(-1)
+        >>> Y = torch.cat([X.sin(), X.cos()], dim=-1)
+        >>> kernel = ICMKernel(gpytorch.kernels.RBFKernel(), torch.eye(2, dtype=torch.double))
+        >>> model = ExactMultiTaskGP(X, Y, covar_module=kernel, eta=0.1)
+        >>> model.mean(X).shape, model.covariance(X).shape, model.covariance_norm(X).shape
+        (torch.Size([5, 2]), torch.Size([5, 2, 2]), torch.Size([5]))
+    """
+
+    def _fit_to(self, problem: Problem) -> reg.Regression:
+        return reg.fit(problem.gamma, problem.noise, problem.X, problem.Y)
+
+    def _log_likelihood(self, problem: Problem) -> Tensor:
+        return reg.log_likelihood(problem.gamma, problem.noise, problem.X, problem.Y)

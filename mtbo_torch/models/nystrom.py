@@ -1,0 +1,191 @@
+"""The model on a dictionary."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import torch
+from botorch.models.transforms.input import InputTransform
+from botorch.models.transforms.outcome import OutcomeTransform
+from gpytorch.kernels import Kernel
+from gpytorch.likelihoods import MultitaskGaussianLikelihood
+from gpytorch.means import Mean
+from torch import Tensor
+
+from mtbo_torch import regression as reg
+from mtbo_torch.checks import require_batch, require_oversampling
+from mtbo_torch.models.base import MultiTaskGPModel
+from mtbo_torch.models.fitted import Problem
+
+DEFAULT_OVERSAMPLING = 3.0
+
+
+class NystromMultiTaskGP(MultiTaskGPModel):
+    r"""The same on a dictionary of m observations in place of all t (Algorithm 2).
+
+    Mean and norm at a point cost :math:`O(m^2)`, conditioning on a point :math:`O(m^2)`. The posterior is a good one as
+    long as the dictionary is: draw it anew with :meth:`resample` as data come in, or let :class:`MTBKB` do so.
+
+    Args:
+        train_X: ``(b) x t x d``.
+        train_Y: ``(b) x t x n``.
+        covar_module: As in :class:`ExactMultiTaskGP`.
+        eta: As in :class:`ExactMultiTaskGP`.
+        mean_module: As in :class:`ExactMultiTaskGP`.
+        likelihood: As in :class:`ExactMultiTaskGP`.
+        dictionary: ``m`` indices of observations (or ``(b) x m``). If not given, a dictionary is drawn.
+        oversampling: A point is kept with probability :math:`\min(1, q \|\tilde\Gamma(x, x)\| / \eta)` for this q: more
+            for accuracy, fewer for speed. See :func:`theory_oversampling` for the paper's.
+        seed: For drawing the dictionary.
+        train_Yvar: As in :class:`ExactMultiTaskGP`.
+        outcome_transform: As in :class:`ExactMultiTaskGP`.
+        input_transform: As in :class:`ExactMultiTaskGP`.
+
+    Example:
+        >>> import torch, gpytorch
+        >>> from mtbo_torch import ICMKernel, NystromMultiTaskGP
+        >>> X = torch.linspace(0, 1, 500, dtype=torch.double).unsqueeze(-1)
+        >>> Y = torch.cat([X.sin(), X.cos()], dim=-1)
+        >>> kernel = ICMKernel(gpytorch.kernels.RBFKernel(), torch.eye(2, dtype=torch.double))
+        >>> model = NystromMultiTaskGP(X, Y, covar_module=kernel, eta=0.1)
+        >>> model.dictionary_size < 50
+        True
+        >>> (model.mean(X) - Y).abs().max() < 0.05
+        tensor(True)
+    """
+
+    _dictionary_of_fit: Tensor | None = None
+
+    def __init__(
+        self,
+        train_X: Tensor,
+        train_Y: Tensor,
+        covar_module: Kernel | None = None,
+        eta: float | Tensor | None = None,
+        mean_module: Mean | None = None,
+        likelihood: MultitaskGaussianLikelihood | None = None,
+        dictionary: Tensor | None = None,
+        oversampling: float = DEFAULT_OVERSAMPLING,
+        seed: int = 0,
+        train_Yvar: Tensor | None = None,
+        outcome_transform: OutcomeTransform | None = None,
+        input_transform: InputTransform | None = None,
+    ) -> None:
+        require_oversampling(oversampling)
+        if not isinstance(seed, int) or isinstance(seed, bool):
+            raise ValueError(f"seed should be an integer, got {seed!r}. Pass for instance 0.")
+        super().__init__(
+            train_X,
+            train_Y,
+            covar_module,
+            eta,
+            mean_module,
+            likelihood,
+            train_Yvar,
+            outcome_transform,
+            input_transform,
+        )
+        if dictionary is not None:
+            _require_dictionary(dictionary, train_X)
+            dictionary = dictionary.long()
+        self.oversampling = float(oversampling)
+        self.seed = seed
+        self._given_dictionary = dictionary
+
+    @property
+    def dictionary(self) -> Tensor:
+        """``(b) x m``, the indices of the observations in it; a batch's shorter ones repeat the newest."""
+        return self._nystrom.dictionary
+
+    @property
+    def dictionary_size(self) -> int | Tensor:
+        """The number of points in the dictionary; ``(b)`` of them for a batch."""
+        size = self._nystrom.dictionary_size
+        return size if self.batch_shape else int(size)
+
+    @property
+    def inclusion_probs(self) -> Tensor:
+        """``(b) x t``, the probabilities with which :meth:`resample` keeps each observation."""
+        return self._nystrom.inclusion_probs
+
+    def resample(self, generator: torch.Generator) -> Self:
+        """A new model of the same data with a dictionary drawn anew; the newest observation is always in it."""
+        return self.with_regression(self._nystrom.resample(generator))
+
+    def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> Self:
+        new = super().condition_on_observations(X, Y, noise, **kwargs)
+        if self.dictionary.shape[-1] == 0:  # before the first observation; no span, no learning
+            return new.with_regression(new._nystrom.extend_dictionary(X.shape[-2]))
+        return new
+
+    def _with_regression(self, regression: reg.Regression, new_X: Tensor | None) -> Self:
+        new = super()._with_regression(regression, new_X)
+        assert isinstance(regression, reg.NystromRegression)
+        if regression.dictionary.shape[-1]:
+            new._given_dictionary = regression.dictionary  # a copy that has to fit again keeps what was drawn
+        return new
+
+    def hallucinate(self, X: Tensor) -> Self:
+        # In the dictionary as well: a point outside its span would keep its variance.
+        hallucinated = super().hallucinate(X)
+        if self.dictionary.shape[-1] == 0:  # conditioning has done so already
+            return hallucinated
+        return hallucinated.with_regression(hallucinated._nystrom.extend_dictionary(X.shape[-2]))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy keeps what cannot be fitted again: the gain along the rounds, and the round before.
+        regression = None if self._fitted is None else self._fitted.regression
+        is_plain = isinstance(regression, reg.NystromRegression) and not regression.inverse.requires_grad
+        return super().__getstate__() | ({"_fitted": self._fitted} if is_plain else {})
+
+    @property
+    def _nystrom(self) -> reg.NystromRegression:
+        fitted = self.regression
+        assert isinstance(fitted, reg.NystromRegression)
+        return fitted
+
+    def _fit_to(self, problem: Problem) -> reg.Regression:
+        gamma, noise, X, Y = problem.gamma, problem.noise, problem.X, problem.Y
+        if self._given_dictionary is not None:
+            _require_dictionary(self._given_dictionary, X)  # the data may have been exchanged
+            return reg.NystromRegression.fit(gamma, noise, X, Y, self._given_dictionary, self.oversampling)
+        generator = torch.Generator().manual_seed(self.seed)
+        return reg.NystromRegression.sample(gamma, noise, X, Y, self.oversampling, generator)
+
+    def _log_likelihood(self, problem: Problem) -> Tensor:
+        # What is learned cannot be what the dictionary is drawn with: it is drawn once, and anew after the fit.
+        if self._dictionary_of_fit is None:
+            with torch.no_grad():
+                fitted = self._fit_to(problem)
+            assert isinstance(fitted, reg.NystromRegression)
+            self._dictionary_of_fit = fitted.dictionary
+        atoms = reg.rows_at(problem.X, self._dictionary_of_fit)
+        return reg.nystrom_log_likelihood(problem.gamma, problem.noise, problem.X, problem.Y, atoms)
+
+    def train(self, mode: bool = True) -> Self:
+        self._dictionary_of_fit = None
+        return super().train(mode)
+
+    def set_train_data(self, inputs: Any = None, targets: Any = None, strict: bool = True) -> None:
+        self._dictionary_of_fit = None
+        super().set_train_data(inputs, targets, strict)
+
+
+def _require_dictionary(dictionary: object, train_X: Tensor) -> None:
+    if not isinstance(dictionary, Tensor) or dictionary.is_floating_point() or dictionary.dtype == torch.bool:
+        raise ValueError(
+            f"dictionary should be a tensor of integer indices, got {getattr(dictionary, 'dtype', type(dictionary))}. "
+            "Pass for instance torch.arange(10)."
+        )
+    if dictionary.dim() == 0 or dictionary.shape[-1] == 0:
+        raise ValueError(
+            f"dictionary should have at least one index, got shape {tuple(dictionary.shape)}. "
+            "Leave it out to have one drawn."
+        )
+    t = train_X.shape[-2]
+    if ((dictionary < 0) | (dictionary >= t)).any():
+        raise ValueError(
+            f"dictionary should hold indices of the {t} observations, from 0 to {t - 1}, got values from "
+            f"{int(dictionary.min())} to {int(dictionary.max())}. Index rows of train_X."
+        )
+    require_batch("dictionary", dictionary.shape[:-1], train_X.shape[:-2])
