@@ -151,14 +151,16 @@ def show(runs: list[dict[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=25, help="evaluations after the first 2 (d + 1)")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=5, help="how many")
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--out", type=Path, default=Path("results/botorch_problems.jsonl"))
     options = parser.parse_args()
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    runs = [run for run in load(options.out) if run["rounds"] == options.rounds and run["seed"] < options.seeds]
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    runs = [run for run in load(options.out) if run["rounds"] == options.rounds and run["seed"] in seeds]
     done = {(run["problem"], run["algorithm"], run["seed"]) for run in runs}
-    wanted = [(p, a, s) for p in PROBLEMS for s in range(options.seeds) for a in ALGORITHMS if (p, a, s) not in done]
+    wanted = [(p, a, s) for p in PROBLEMS for s in seeds for a in ALGORITHMS if (p, a, s) not in done]
     with (
         ProcessPoolExecutor(options.workers) as pool,
         progress_bar(len(done) + len(wanted), "runs", "run") as bar,

@@ -9,8 +9,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 
 import torch
+from botorch.exceptions.errors import ModelFittingError
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import KroneckerMultiTaskGP
 from botorch.models.gpytorch import GPyTorchModel
@@ -22,6 +24,7 @@ from torch import Tensor
 from mtbo_torch import ExactMultiTaskGP, ICMKernel, NystromMultiTaskGP
 
 T, N, D = 300, 9, 4
+PATIENCE = 180.0  # seconds; a fit that takes longer is cut off, and the ratio a lower bound
 
 
 def observations() -> tuple[Tensor, Tensor]:
@@ -56,7 +59,9 @@ def measure(build: Callable[[Tensor, Tensor], GPyTorchModel], X: Tensor, Y: Tens
     one = time.perf_counter() - started
     model = build(X, Y)
     started = time.perf_counter()
-    fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+    with suppress(ModelFittingError):  # out of patience
+        mll = ExactMarginalLogLikelihood(model.likelihood, model)
+        fit_gpytorch_mll(mll, max_attempts=1, optimizer_kwargs={"timeout_sec": PATIENCE})
     return one, time.perf_counter() - started
 
 
@@ -73,7 +78,8 @@ def main() -> None:
         times[name] = measure(build, X, Y)
         print(f"{name:<24}{times[name][0]:>24.3f}{times[name][1]:>10.1f}", flush=True)
     ratios = [times["KroneckerMultiTaskGP"][i] / times["ExactMultiTaskGP"][i] for i in range(2)]
-    print(f"{'theirs over ours':<24}{ratios[0]:>24.1f}{ratios[1]:>10.1f}   (bound: 10; ours below 30 s)")
+    at_least = "at least" if times["KroneckerMultiTaskGP"][1] > PATIENCE else ""
+    print(f"{'theirs over ours':<24}{ratios[0]:>24.1f}{at_least:>10}{ratios[1]:>7.1f}   (bound: 10; ours below 30 s)")
 
 
 if __name__ == "__main__":
