@@ -1045,6 +1045,14 @@ def test_fits_survive_repeated_points_and_constant_tasks(model_class: ModelClass
         assert torch.isfinite(model.mean(X)).all()
 
 
+def test_a_mistake_in_the_data_is_not_taken_for_a_fit_that_failed() -> None:
+    X, Y, _ = data(8, N, 2)
+    model = NystromMultiTaskGP(X, Y, learned_icm(ONE), dictionary=torch.arange(8))
+    model.set_train_data(X[:4], Y[:4], strict=False)
+    with pytest.raises(ValueError, match="dictionary should hold indices of the 4 observations"):
+        fit_gpytorch_mll(mll_of(model))
+
+
 def test_a_parameter_that_only_looks_like_a_batch_is_shared() -> None:
     X, Y = seeded(2, 8, 2), seeded(2, 8, 2, seed=3)
     kernel = ICMKernel(rbf(0.5).requires_grad_(False), num_tasks=2)  # as many tasks as data sets

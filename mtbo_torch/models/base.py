@@ -301,7 +301,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         problem = self._problem(self.covar_module, self.mean_module, None)
         try:
             value = self._log_likelihood(problem)
-        except (ValueError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
+        except (reg.NotPositiveDefiniteError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
             raise NanError(str(error)) from error  # from which BoTorch's optimisers turn back
         if problem.deviations is not None:
             value = value - problem.deviations.log().sum(dim=(-2, -1))

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from mtbo_torch.regression.base import Followed, MatrixKernel, Regression, ScalarKernel, SeparableSum
 from mtbo_torch.regression.dense import DenseRegression, operator_norm
+from mtbo_torch.regression.growing import GrowingRows, NotPositiveDefiniteError
 from mtbo_torch.regression.kronecker import KroneckerRegression
 from mtbo_torch.regression.likelihood import log_likelihood, nystrom_log_likelihood
 from mtbo_torch.regression.nystrom import FollowedNystrom, NystromRegression
@@ -30,8 +31,10 @@ __all__ = [
     "DenseRegression",
     "Followed",
     "FollowedNystrom",
+    "GrowingRows",
     "KroneckerRegression",
     "MatrixKernel",
+    "NotPositiveDefiniteError",
     "NystromRegression",
     "Regression",
     "ScalarKernel",

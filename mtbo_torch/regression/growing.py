@@ -310,6 +310,10 @@ class _QuadraticForm(torch.autograd.Function):
         return (solved * (2 * grads[0]).unsqueeze(-1)).sum_to_size(vectors.shape), None
 
 
+class NotPositiveDefiniteError(ValueError):
+    """A matrix that should be positive definite is not, in the precision at hand."""
+
+
 def safe_cholesky(matrix: Tensor, floor: Tensor, source: Tensor, remedy: str) -> Tensor:
     r"""Cholesky factor of a matrix whose eigenvalues are known to be at least `floor`.
 
@@ -336,7 +340,9 @@ def safe_cholesky(matrix: Tensor, floor: Tensor, source: Tensor, remedy: str) ->
         chol, info = torch.linalg.cholesky_ex(matrix + torch.diag_embed(jitter[..., None].expand(matrix.shape[:-1])))
         if not info.any():
             return chol
-    raise ValueError(f"The regularised kernel matrix is not positive definite in {matrix.dtype}. {remedy}")
+    raise NotPositiveDefiniteError(
+        f"The regularised kernel matrix is not positive definite in {matrix.dtype}. {remedy}"
+    )
 
 
 def solve_lower(chol: Tensor, right: Tensor) -> Tensor:
