@@ -47,6 +47,8 @@ class Strategy(ABC):
         self._asked_ids: list[int] = []
         self._pending: dict[int, Tensor] = {}
         self._num_asked = 0
+        span = self._space.amax(dim=0) - self._space.amin(dim=0)
+        self._span = torch.where(span > 0, span, 1)  # of each input, to compare points by
 
     @property
     @abstractmethod
@@ -205,11 +207,11 @@ class Strategy(ABC):
 
     def _require_pending(self, name: str, ids: object) -> list[int]:
         numbers: list[Any] = list(ids) if isinstance(ids, Sequence) else [ids]
-        known = list(self._pending)
         is_known = bool(numbers) and all(
-            isinstance(n, Integral) and not isinstance(n, bool) and n in known for n in numbers
+            isinstance(n, Integral) and not isinstance(n, bool) and n in self._pending for n in numbers
         )
         if not is_known or len(set(numbers)) < len(numbers):
+            known = list(self._pending)
             shown = ", ".join(map(str, known[:10])) + (", ..." if len(known) > 10 else "")
             raise ValueError(
                 f"{name} should be numbers of pending points ({shown or 'none is pending'}), got {ids!r}. "
@@ -221,9 +223,8 @@ class Strategy(ABC):
         """The numbers of the pending points that ``(b) x q x d`` points are: the nearest, the oldest of equal ones."""
         if not self._pending:
             return []
-        span = self._space.amax(dim=0) - self._space.amin(dim=0)
         slack = math.sqrt(torch.finfo(x.dtype).eps)
-        apart = (x.unsqueeze(-2) - self._pending_points().unsqueeze(-3)).abs() / torch.where(span > 0, span, 1)
+        apart = (x.unsqueeze(-2) - self._pending_points().unsqueeze(-3)).abs() / self._span
         farthest = apart.movedim(-3, 0).movedim(-2, 1).flatten(2).amax(dim=-1)  # q x p
         matching: list[int] = []
         for row in farthest.tolist():

@@ -18,7 +18,7 @@ from mtbo_torch.kernels import MultiTaskKernel, learned_kernel, num_tasks_of, sh
 from mtbo_torch.models import ExactMultiTaskGP, MultiTaskGPModel
 from mtbo_torch.noise import set_noise
 from mtbo_torch.optimization import maximise
-from mtbo_torch.regression import Followed, Regression
+from mtbo_torch.regression import Followed, GrowingRows, Regression
 from mtbo_torch.scalarizations import ChebyshevScalarization, Scalarization, WeightDistribution
 from mtbo_torch.strategies.base import Strategy, search_space
 from mtbo_torch.strategies.learning import Units, learn_kernel
@@ -86,7 +86,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         if refit_every is not None:
             _require_own_parameters(self._kernel, self.batch_shape)
         self._units = None if refit_every is None else Units.of(self._space, self._no_Y)
-        self._told = (self._no_X, self._no_Y)
+        self._told_X, self._told_Y = GrowingRows.of(self._no_X), GrowingRows.of(self._no_Y)
         self._renewed_at = self._fresh_at = 0
         first_eta = DEFAULT_ETA if eta is None else eta
         self._prior = self._model_of(self._no_X, self._no_Y, deepcopy(self._kernel), first_eta)
@@ -145,12 +145,12 @@ class KernelStrategy(Strategy, Generic[ModelT]):
     @property
     def train_X(self) -> Tensor:
         """``(b) x t x d``, the points told so far."""
-        return (self._regression.train_X if self._units is None else self._told[0]).clone()
+        return (self._regression.train_X if self._units is None else self._told_X.rows).clone()
 
     @property
     def train_Y(self) -> Tensor:
         """``(b) x t x n``, the values told so far."""
-        return (self._regression.train_Y if self._units is None else self._told[1]).clone()
+        return (self._regression.train_Y if self._units is None else self._told_Y.rows).clone()
 
     def covariance_norm(self, x: Tensor) -> Tensor:
         r"""``(b) x q``, :math:`\|\Gamma_t(x, x)\|` at ``(b) x q x d`` points, given everything told.
@@ -166,23 +166,23 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         if self._units is None:
             return self._prior.with_regression(self._regression)
         kernel, eta = deepcopy(self._prior.covar_module), self._prior.noise.detach()
-        X, Y = self._told
-        return self._model_of(X, Y, kernel, eta, **self._units.transforms(), **self._beliefs()).eval()
+        options = self._units.transforms() | self._beliefs()
+        return self._model_of(self.train_X, self.train_Y, kernel, eta, **options).eval()
 
     def _observe(self, x: Tensor, y: Tensor) -> None:
         if self._units is None:
             self._state = self._learn(self._state, x, y)
             return
         assert self.refit_every is not None
-        X, Y = torch.cat([self._told[0], x], dim=-2), torch.cat([self._told[1], y], dim=-2)
-        before, now = self.num_observations, X.shape[-2]
+        told_X, told_Y = self._told_X.extend(x), self._told_Y.extend(y)
+        before, now = self._told_X.length, told_X.length
         is_due = now // self.refit_every > before // self.refit_every
         # Before the first refit, the units follow the data at ever larger steps.
         if is_due or (now < self.refit_every and now >= 2 * self._renewed_at):
-            self._renew(X, Y, learn=is_due)
+            self._renew(told_X.rows, told_Y.rows, learn=is_due)
         else:
             self._state = self._learn(self._state, self._units.x(x), self._units.y(y))
-        self._told = (X, Y)
+        self._told_X, self._told_Y = told_X, told_Y
 
     def _renew(self, X: Tensor, Y: Tensor, learn: bool) -> None:
         """Take the units from all values, and the kernel if it is to be learned."""
@@ -212,7 +212,8 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         state = self._recalled(self._follow(prior.regression, units), *inside, _since(portions, renewed_at), memory)
         self._prior, self._state, self._units = prior, state, units
         self._renewed_at, self._fresh_at = renewed_at, fresh_at
-        self._told = self._told if units is None else (X, Y)
+        if units is not None:
+            self._told_X, self._told_Y = GrowingRows.of(X), GrowingRows.of(Y)
 
     def _memory(self) -> dict[str, Any]:
         memory: dict[str, Any] = {"kernel": deepcopy(dict(self._prior.covar_module.state_dict()))}
@@ -236,14 +237,11 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         return X if self._units is None else self._units.x(X)
 
     def _scalarization_of(self, weights: Tensor) -> Scalarization:
-        if (
-            self._units is None
-            or not issubclass(self.scalarization, ChebyshevScalarization)
-            or not self._told[1].numel()
-        ):
-            return super()._scalarization_of(weights)
-        # As is usual, from the best values seen: every part of the front is nearest to them for some weights.
-        return self.scalarization(weights, ref_point=self._units.y(self._told[1]).amax(dim=-2))
+        kind = self.scalarization
+        if self._units is not None and self._told_Y.length and issubclass(kind, ChebyshevScalarization):
+            # As is usual, from the best values seen: every part of the front is nearest to them for some weights.
+            return kind(weights, ref_point=self._units.y(self._told_Y.rows).amax(dim=-2))
+        return super()._scalarization_of(weights)
 
     def _propose(self, scalarizations: list[Scalarization]) -> Tensor:
         with torch.no_grad():
