@@ -269,7 +269,8 @@ def test_optimize_acqf(t: int) -> None:
 
 def test_sequential_q_spreads_and_restores() -> None:
     acqf = acquisition(fitted(), radius=5.0)
-    points, values = optimize_acqf(acqf, bounds=BOUNDS, q=3, num_restarts=4, raw_samples=32, sequential=True)
+    # Values fall if each is the maximum: with few starts BoTorch misses one now and then.
+    points, values = optimize_acqf(acqf, bounds=BOUNDS, q=3, num_restarts=10, raw_samples=256, sequential=True)
     assert points.shape == (3, 2)
     assert acqf.X_pending is None
     assert torch.pdist(points).min() > 1e-2
