@@ -23,7 +23,7 @@ from botorch.test_functions.base import MultiObjectiveTestProblem
 from botorch.test_functions.multi_objective import DTLZ2, BraninCurrin, CarSideImpact, Penicillin, VehicleSafety
 from torch import Tensor
 
-from mtbo_torch import MTKB, ChebyshevScalarization, InverseUniformWeights
+from mtbo_torch import MTKB, ChebyshevScalarization, HypervolumeScalarization, InverseUniformWeights
 from mtbo_torch.experiments.progress import progress_bar
 from mtbo_torch.metrics import hypervolume
 from mtbo_torch.strategies import NEHVI, NParEGO, SobolSearch, Strategy
@@ -43,9 +43,16 @@ def _mtkb(problem: MultiObjectiveTestProblem, seed: int, **options: Any) -> Stra
     return MTKB(problem.num_objectives, bounds=problem.bounds, refit_every=1, seed=seed, **effort, **options)
 
 
+def _by_hypervolume(problem: MultiObjectiveTestProblem, seed: int, **options: Any) -> Strategy:
+    aim = {"scalarization": HypervolumeScalarization, "ref_point": problem.ref_point, "bound": "ellipsoid"}
+    return _mtkb(problem, seed, **aim, **options)
+
+
 ALGORITHMS: dict[str, Callable[[MultiObjectiveTestProblem, int], Strategy]] = {
     "MT-KB": _mtkb,
     "MT-KB, radius 1": lambda p, seed: _mtkb(p, seed, radius=1.0),
+    "MT-KB, hypervolume": _by_hypervolume,
+    "MT-KB, hypervolume, radius 1": lambda p, seed: _by_hypervolume(p, seed, radius=1.0),
     "qLogNParEGO": lambda p, seed: NParEGO(p.num_objectives, bounds=p.bounds, seed=seed),
     "qLogNEHVI": lambda p, seed: NEHVI(p.num_objectives, ref_point=p.ref_point, bounds=p.bounds, seed=seed),
     "Sobol": lambda p, seed: SobolSearch(p.num_objectives, bounds=p.bounds, seed=seed + 1000),

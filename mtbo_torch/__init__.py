@@ -6,11 +6,15 @@ from mtbo_torch.confidence import exact_radius, nystrom_radius, theory_oversampl
 from mtbo_torch.kernels import ICMKernel, IndependentKernel, SumOfSeparableKernel, TaskSimilarityKernel
 from mtbo_torch.models import ExactMultiTaskGP, NystromMultiTaskGP
 from mtbo_torch.scalarizations import (
+    BoxWeights,
     ChebyshevScalarization,
     DirichletWeights,
     FixedWeights,
+    HypervolumeScalarization,
     InverseUniformWeights,
     LinearScalarization,
+    ObjectiveScalarization,
+    SphereWeights,
     UniformWeights,
 )
 from mtbo_torch.strategies import MTBKB, MTKB
@@ -20,17 +24,21 @@ __version__ = "0.1.0"
 __all__ = [
     "MTBKB",
     "MTKB",
+    "BoxWeights",
     "ChebyshevScalarization",
     "DirichletWeights",
     "ExactMultiTaskGP",
     "FixedWeights",
+    "HypervolumeScalarization",
     "ICMKernel",
     "IndependentKernel",
     "InverseUniformWeights",
     "LinearScalarization",
     "NystromMultiTaskGP",
     "NystromScalarizedMultiTaskUCB",
+    "ObjectiveScalarization",
     "ScalarizedMultiTaskUCB",
+    "SphereWeights",
     "SumOfSeparableKernel",
     "TaskSimilarityKernel",
     "UniformWeights",

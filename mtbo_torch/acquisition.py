@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from botorch.acquisition.multi_objective.base import MultiObjectiveAnalyticAcquisitionFunction
@@ -18,22 +20,126 @@ from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
 from mtbo_torch.checks import require_positive
+from mtbo_torch.feasibility import OutcomeConstraints
 from mtbo_torch.models import MultiTaskGPModel, NystromMultiTaskGP
-from mtbo_torch.regression import Regression, operator_norm
-from mtbo_torch.scalarizations import Scalarization
+from mtbo_torch.regression import Regression, operator_norm, sum_all, variances_along
+from mtbo_torch.scalarizations import ObjectiveScalarization, Scalarization
+
+BOUNDS = ("norm", "ellipsoid")
 
 
-def scalarized_ucb(mean: Tensor, norm: Tensor, scalarization: Scalarization, radius: Tensor) -> Tensor:
-    r""":math:`s_\lambda(\mu) + L_\lambda \beta \|\Gamma\|^{1/2}` for ``... x q x n`` means and ``... x q`` norms."""
+class Beliefs(Protocol):
+    """What is known of the tasks at some points, ``... x q`` of them."""
+
+    def mean_and_norm(self) -> tuple[Tensor, Tensor]:
+        """``... x q x n`` and ``... x q``."""
+        ...
+
+    def mean_and_variance(self, directions: Tensor | None) -> tuple[Tensor, Tensor]:
+        """``... x q x n``, and variances along ``(b) x k x n`` directions, ``... x q x k``."""
+        ...
+
+    def mean_and_covariance(self) -> tuple[Tensor, Tensor]:
+        """``... x q x n`` and ``... x q x n x n``."""
+        ...
+
+
+def scalarized_ucb(
+    beliefs: Beliefs,
+    scalarization: Scalarization,
+    radius: Tensor,
+    bound: str = "norm",
+    constraints: OutcomeConstraints | None = None,
+    infeasible_value: Tensor | None = None,
+) -> Tensor:
+    """``... x q``, the values of :class:`ScalarizedMultiTaskUCB` from what is known of the tasks."""
+    if constraints is not None:
+        mean, covariance = beliefs.mean_and_covariance()
+        value = scalarized_ucb(_Independent(mean, [covariance]), scalarization, radius, bound)
+        assert infeasible_value is not None
+        worst = infeasible_value.to(value).unsqueeze(-1)
+        return worst + constraints.probability(mean, covariance) * (value - worst)
+    if bound == "ellipsoid":
+        mean, variance = beliefs.mean_and_variance(scalarization.directions)
+        return scalarization.upper_bound(mean, radius.to(mean)[..., None, None] * _root(variance))
+    if isinstance(scalarization, ObjectiveScalarization) and not scalarization.keeps_norm:
+        # The norm is that of the objectives: of C Gamma C^T.
+        mean, covariance = beliefs.mean_and_covariance()
+        C = scalarization.objectives.to(mean)
+        beliefs = _Independent(mean @ C.mT, [C @ covariance @ C.mT])
+        return scalarized_ucb(beliefs, scalarization.scalarization, radius)
+    mean, norm = beliefs.mean_and_norm()
+    return scalarization(mean) + (scalarization.lipschitz.to(mean) * radius.to(mean)).unsqueeze(-1) * _root(norm)
+
+
+def _root(variance: Tensor) -> Tensor:
     # The square root has no finite slope at zero; far below any variance that matters, it is cut off.
-    deviation = norm.clamp_min(torch.finfo(norm.dtype).tiny).sqrt()
-    return scalarization(mean) + (scalarization.lipschitz.to(mean) * radius.to(mean)).unsqueeze(-1) * deviation
+    return variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
+
+
+@dataclass(frozen=True)
+class _ModelAt:
+    """What one of our models knows at some points; all but the mean from one that has seen pending points, too."""
+
+    model: MultiTaskGPModel
+    hallucinated: MultiTaskGPModel | None
+    X: Tensor
+
+    def mean_and_norm(self) -> tuple[Tensor, Tensor]:
+        return self._with_own_mean(lambda model: model.mean_and_norm(self.X))
+
+    def mean_and_variance(self, directions: Tensor | None) -> tuple[Tensor, Tensor]:
+        return self._with_own_mean(lambda model: model.mean_and_variance(self.X, directions))
+
+    def mean_and_covariance(self) -> tuple[Tensor, Tensor]:
+        return self._with_own_mean(lambda model: model.mean_and_covariance(self.X))
+
+    def _with_own_mean(self, ask: Callable[[MultiTaskGPModel], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        if self.hallucinated is None:
+            return ask(self.model)
+        return self.model.mean(self.X), ask(self.hallucinated)[1]
+
+
+@dataclass(frozen=True)
+class _Independent:
+    """Groups of tasks that are independent of each other; of a joint posterior, a single one."""
+
+    mean: Tensor
+    blocks: list[Tensor]
+
+    def mean_and_norm(self) -> tuple[Tensor, Tensor]:
+        return self.mean, torch.stack([operator_norm(block) for block in self.blocks]).amax(dim=0)
+
+    def mean_and_variance(self, directions: Tensor | None) -> tuple[Tensor, Tensor]:
+        if directions is None:
+            return self.mean, torch.cat([variances_along(block, None) for block in self.blocks], dim=-1)
+        parts = directions.split([block.shape[-1] for block in self.blocks], dim=-1)
+        return self.mean, sum_all(map(variances_along, self.blocks, parts))
+
+    def mean_and_covariance(self) -> tuple[Tensor, Tensor]:
+        if len(self.blocks) == 1:
+            return self.mean, self.blocks[0]
+        n, start, rows = self.mean.shape[-1], 0, []
+        for block in self.blocks:
+            size = block.shape[-1]
+            rows.append(torch.nn.functional.pad(block, (start, n - start - size)))
+            start += size
+        return self.mean, torch.cat(rows, dim=-2)
 
 
 class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
     r"""The acquisition of MT-KB (Algorithm 1).
 
     .. math:: u(x) = s_\lambda(\mu_t(x)) + L_\lambda \beta_t \|\Gamma_t(x, x)\|^{1/2}
+
+    With ``bound="ellipsoid"``, a bound that holds on the same event and is never above it:
+
+    .. math:: \lambda^T \mu_t(x) + \beta_t (\lambda^T \Gamma_t(x, x) \lambda)^{1/2}, \quad
+        s_\lambda(\mu_t(x) + \beta_t (diag \Gamma_t(x, x))^{1/2})
+
+    for the linear and for any other scalarisation. With constraints :math:`A y \le c` that hold with probability p(x)
+    under the joint posterior, the value is :math:`p(x) u(x) + (1 - p(x)) w`, where w is what a point that violates
+    them is worth.
 
     With an :class:`ExactMultiTaskGP` a value and its gradient cost about one product with a ``t x t`` matrix. Any
     other BoTorch model works through its posterior: a joint one gives the full norm, one without covariances between
@@ -48,6 +154,9 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
         radius: :math:`\beta_t`, such as from :func:`exact_radius`; a number or of the model's batch shape. (BoTorch's
             ``beta`` is its square.)
         X_pending: ``p x d`` points that are being evaluated.
+        bound: ``"norm"``, the paper's, or ``"ellipsoid"``.
+        constraints: The pair of A, ``m x n``, and c, ``m`` or ``m x 1``, as BoTorch's outcome constraints.
+        infeasible_value: w; by default the lowest :math:`s_\lambda(\mu_t)` at the observed points, or 0 without any.
 
     Example:
         >>> import torch, gpytorch
@@ -63,6 +172,7 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
     """
 
     radius: Tensor
+    infeasible_value: Tensor | None
     X_pending: Tensor | None
 
     def __init__(
@@ -71,6 +181,9 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
         scalarization: Scalarization,
         radius: float | Tensor,
         X_pending: Tensor | None = None,
+        bound: str = "norm",
+        constraints: tuple[Tensor, Tensor] | OutcomeConstraints | None = None,
+        infeasible_value: float | Tensor | None = None,
     ) -> None:
         if not isinstance(scalarization, Scalarization):
             raise ValueError(
@@ -86,9 +199,14 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
         value = radius if isinstance(radius, Tensor) else torch.tensor(radius, dtype=torch.double)
         _require_batch("scalarization", scalarization.weights.shape[:-1], model)
         _require_batch("radius", value.shape, model)
+        require_bound(bound)
         super().__init__(model=model)
         self.scalarization = scalarization
+        self.bound = bound
+        self.constraints = None if constraints is None else constraints_of(constraints, model.num_outputs)
         self.register_buffer("radius", value.to(scalarization.weights.device))
+        worst = None if constraints is None else self._infeasible_value(infeasible_value)
+        self.register_buffer("infeasible_value", worst)
         self._warned = False
         self.set_X_pending(X_pending)
 
@@ -101,6 +219,9 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
             if self.X_pending is not None:
                 with torch.no_grad():
                     self._hallucinated = (fitted, self.model.hallucinate(self.X_pending.to(self.model.train_targets)))
+            if self.bound == "ellipsoid":
+                last = fitted if self._hallucinated is None else self._hallucinated[1].regression
+                last.prepare_variances()
 
     @t_batch_mode_transform()
     @average_over_ensemble_models
@@ -110,37 +231,45 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
         return torch.stack(values).sum(dim=0) if len(values) > 1 else values[0]
 
     def _value(self, X: Tensor, before: Tensor) -> Tensor:
-        mean, norm = self._mean_and_norm(X, before)
-        return scalarized_ucb(mean, norm, self.scalarization, self.radius).squeeze(-1)
+        values = scalarized_ucb(
+            self._beliefs(X, before),
+            self.scalarization,
+            self.radius,
+            self.bound,
+            self.constraints,
+            self.infeasible_value,
+        )
+        return values.squeeze(-1)
 
-    def _mean_and_norm(self, X: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+    def _beliefs(self, X: Tensor, before: Tensor) -> Beliefs:
         if isinstance(self.model, MultiTaskGPModel) and before.shape[-2] == 0:
-            mean, norm = self.model.mean_and_norm(X)
             if self.X_pending is None:
-                return mean, norm
+                return _ModelAt(self.model, None, X)
             if self._hallucinated is None or not self.model.is_fitted_by(self._hallucinated[0]):
                 self.set_X_pending(self.X_pending)  # the model has changed since
             assert self._hallucinated is not None
-            return mean, self._hallucinated[1].mean_and_norm(X)[1]
+            return _ModelAt(self.model, self._hallucinated[1], X)
         pending = before
         if self.X_pending is not None:
             pending = torch.cat([match_batch_shape(self.X_pending.to(X), X), before], dim=-2)
         return self._of(self.model, X, pending)
 
-    def _of(self, model: Model, X: Tensor, pending: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and norm of any model, through its posterior."""
+    def _of(self, model: Model, X: Tensor, pending: Tensor) -> _Independent:
+        """What any model knows, through its posterior."""
         if isinstance(model, ModelList):
             # The members are independent of each other, but BoTorch would also cut the ties inside them.
-            means, norms = zip(*[self._of(member, X, pending) for member in model.models], strict=True)
-            return torch.cat(means, dim=-1), torch.stack(norms).amax(dim=0)
+            members = [self._of(member, X, pending) for member in model.models]
+            mean = torch.cat([member.mean for member in members], dim=-1)
+            return _Independent(mean, [block for member in members for block in member.blocks])
         if pending.shape[-2]:
-            return _mean_and_norm_given_pending(model, X, pending)
+            return _given_pending(model, X, pending)
         if isinstance(model, MultiTaskGPModel):
-            return model.mean_and_norm(X)
+            mean, covariance = model.mean_and_covariance(X)
+            return _Independent(mean, [covariance])
         posterior = model.posterior(X)
         if _is_joint(posterior):
             mean, covariance = _point_major(posterior)
-            return mean, operator_norm(covariance).unsqueeze(-1)
+            return _Independent(mean, [covariance.unsqueeze(-3)])
         if not self._warned:
             self._warned = True
             warnings.warn(
@@ -149,7 +278,21 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
                 BotorchWarning,
                 stacklevel=4,
             )
-        return posterior.mean, posterior.variance.amax(dim=-1)
+        return _Independent(posterior.mean, list(posterior.variance[..., None, None].unbind(dim=-3)))
+
+    def _infeasible_value(self, given: float | Tensor | None) -> Tensor:
+        if given is not None:
+            return torch.as_tensor(given, dtype=torch.double)
+        if not isinstance(self.model, MultiTaskGPModel):
+            raise ValueError(
+                f"infeasible_value should be given for a {type(self.model).__name__}, got None. "
+                "Pass a low value of the scalarization."
+            )
+        X = self.model.observed_X
+        if X.shape[-2] == 0:
+            return X.new_zeros(())
+        with torch.no_grad():
+            return self.scalarization(self.model.mean(X)).amin(dim=-1)
 
 
 class NystromScalarizedMultiTaskUCB(ScalarizedMultiTaskUCB):
@@ -157,13 +300,16 @@ class NystromScalarizedMultiTaskUCB(ScalarizedMultiTaskUCB):
 
     .. math:: \tilde u(x) = s_\lambda(\tilde\mu_t(x)) + L_\lambda \tilde\beta_t \|\tilde\Gamma_t(x, x)\|^{1/2}
 
-    A value costs :math:`O(m^2)`, whatever the number of observations.
+    A value costs :math:`O(m^2)`, whatever the number of observations (:math:`O(r m^2)` for the ellipsoid).
 
     Args:
         model: A :class:`NystromMultiTaskGP`.
         scalarization: As in :class:`ScalarizedMultiTaskUCB`.
         radius: :math:`\tilde\beta_t`, such as from :func:`nystrom_radius`.
         X_pending: As in :class:`ScalarizedMultiTaskUCB`.
+        bound: As in :class:`ScalarizedMultiTaskUCB`.
+        constraints: As in :class:`ScalarizedMultiTaskUCB`.
+        infeasible_value: As in :class:`ScalarizedMultiTaskUCB`.
 
     Example:
         >>> import torch, gpytorch
@@ -183,13 +329,39 @@ class NystromScalarizedMultiTaskUCB(ScalarizedMultiTaskUCB):
         scalarization: Scalarization,
         radius: float | Tensor,
         X_pending: Tensor | None = None,
+        bound: str = "norm",
+        constraints: tuple[Tensor, Tensor] | OutcomeConstraints | None = None,
+        infeasible_value: float | Tensor | None = None,
     ) -> None:
         if not isinstance(model, NystromMultiTaskGP):
             raise ValueError(
                 f"model should be a NystromMultiTaskGP, got {type(model).__name__}. "
                 "Use ScalarizedMultiTaskUCB for any other model."
             )
-        super().__init__(model, scalarization, radius, X_pending)
+        super().__init__(model, scalarization, radius, X_pending, bound, constraints, infeasible_value)
+
+
+def require_bound(bound: object) -> None:
+    if bound not in BOUNDS:
+        raise ValueError(f"bound should be one of {BOUNDS}, got {bound!r}. The paper's is 'norm'.")
+
+
+def constraints_of(constraints: object, num_tasks: int) -> OutcomeConstraints:
+    """The pair of A and c as constraints on this many tasks."""
+    if isinstance(constraints, OutcomeConstraints):
+        return constraints
+    if not isinstance(constraints, Sequence) or len(constraints) != 2:
+        raise ValueError(
+            f"constraints should be a pair of A, `m x n`, and c, `m`, got {type(constraints).__name__}. "
+            "A row a of A and an entry c mean a^T y <= c."
+        )
+    own = OutcomeConstraints(*constraints)
+    if own.num_tasks != num_tasks:
+        raise ValueError(
+            f"constraints should have one column for each of the {num_tasks} tasks, got {own.num_tasks} in A. "
+            "Use zeros for tasks that are not constrained."
+        )
+    return own
 
 
 def _require_batch(name: str, shape: torch.Size, model: Model) -> None:
@@ -228,8 +400,8 @@ def _point_major(posterior: Any) -> tuple[Tensor, Tensor]:
     return normal.mean, covariance
 
 
-def _mean_and_norm_given_pending(model: Model, X: Tensor, pending: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and norm at ``b x 1 x d`` points when ``b x p x d`` pending ones have shrunk the variance."""
+def _given_pending(model: Model, X: Tensor, pending: Tensor) -> _Independent:
+    """What is known at ``b x 1 x d`` points when ``b x p x d`` pending ones have shrunk the variance."""
     tasks = None
     if isinstance(model, MultiTaskGPModel):  # whose hidden tasks are observed, too
         model, tasks = model.whole(), model.tasks
@@ -249,4 +421,4 @@ def _mean_and_norm_given_pending(model: Model, X: Tensor, pending: Tensor) -> tu
     mean = mean[..., :1, :]
     if tasks is not None:
         mean, conditional = mean[..., tasks], conditional[..., tasks, :][..., tasks]
-    return mean, operator_norm(conditional).unsqueeze(-1)
+    return _Independent(mean, [conditional.unsqueeze(-3)])

@@ -14,35 +14,14 @@ from torch import Tensor
 from mtbo_torch.acquisition import NystromScalarizedMultiTaskUCB, ScalarizedMultiTaskUCB
 from mtbo_torch.confidence import DEFAULT_EPSILON, exact_radius, nystrom_radius
 from mtbo_torch.models import MultiTaskGPModel, NystromMultiTaskGP
-from mtbo_torch.scalarizations import ChebyshevScalarization, Scalarization, WeightDistribution, default_weights
-
-
-class ObjectiveScalarization(Scalarization):
-    r"""A scalarisation of objectives, each of which is an outcome times a number: negative if it is minimised.
-
-    :math:`s(c_1 y_{j_1}, \dots, c_n y_{j_n})`, with :math:`\max_i |c_i|` times the Lipschitz constant of s.
-
-    Args:
-        scalarization: s, of the n objectives in their order, all maximised.
-        coefficients: ``n``, the numbers c.
-        outcomes: ``n``, the outcomes j: each of 0, ..., n - 1 once.
-    """
-
-    coefficients: Tensor
-    outcomes: Tensor
-
-    def __init__(self, scalarization: Scalarization, coefficients: Tensor, outcomes: Tensor) -> None:
-        super().__init__(scalarization.weights)
-        self.scalarization = scalarization
-        self.register_buffer("coefficients", coefficients)
-        self.register_buffer("outcomes", outcomes)
-
-    @property
-    def lipschitz(self) -> Tensor:
-        return self.scalarization.lipschitz * self.coefficients.abs().amax().to(self.weights)
-
-    def _scalarize(self, Y: Tensor) -> Tensor:
-        return self.scalarization(Y[..., self.outcomes] * self.coefficients.to(Y))
+from mtbo_torch.scalarizations import (
+    ChebyshevScalarization,
+    HypervolumeScalarization,
+    ObjectiveScalarization,
+    Scalarization,
+    WeightDistribution,
+    default_weights,
+)
 
 
 def estimated_radius(model: Model, delta: float = 0.1) -> Tensor:
@@ -86,21 +65,25 @@ def construct_inputs_scalarized_ucb(
     objective: IdentityMCMultiOutputObjective | None = None,
     ref_point: Tensor | None = None,
     constraints: object = None,
+    constraints_tuple: tuple[Tensor, Tensor] | None = None,
     X_baseline: Tensor | None = None,
     X_pending: Tensor | None = None,
     scalarization: Scalarization | type[Scalarization] | None = None,
     weights: WeightDistribution | Tensor | None = None,
     radius: float | Tensor | None = None,
     delta: float = 0.1,
+    bound: str = "norm",
 ) -> dict[str, Any]:
-    """The arguments of :class:`ScalarizedMultiTaskUCB` from what Ax knows; the last four are options for the user.
+    """The arguments of :class:`ScalarizedMultiTaskUCB` from what Ax knows; the last five are options for the user.
 
     Args:
         model: The fitted model, with m outputs.
         objective: The n objectives: outcomes, with their signs or weights. All outputs, maximised, by default.
         ref_point: ``n``, the objectives' thresholds, all to be exceeded; NaN where there is none. It is the reference
-            point of a Chebyshev scalarisation. The origin by default: Ax standardises, so that is the average outcome.
-        constraints: Not supported: constraints on outcomes that are no objectives.
+            point of a Chebyshev or hypervolume scalarisation. The origin by default: Ax standardises, so that is the
+            average outcome.
+        constraints: The constraints on outcomes as functions, which are not used: they have to be linear, and given as
+        constraints_tuple: ``m' x m`` and ``m' x 1``.
         X_baseline: ``t x d``, observed points.
         X_pending: ``p x d``, points that are being evaluated.
         scalarization: A class, such as :class:`LinearScalarization`, or a scalarisation of the n objectives in their
@@ -109,13 +92,14 @@ def construct_inputs_scalarized_ucb(
             :class:`InverseUniformWeights` for a Chebyshev scalarisation and :class:`UniformWeights` for others.
         radius: A number; :func:`estimated_radius` by default.
         delta: The probability of failure of the estimated radius, in ``(0, 1]``.
+        bound: ``"norm"`` or ``"ellipsoid"``.
     """
-    if constraints is not None:
+    if constraints is not None and constraints_tuple is None:
         raise UnsupportedError(
-            "constraints should be None: the acquisition has no constraints on outcomes that are not objectives, got "
-            "some. Make them objectives with a threshold, or track these metrics without a constraint."
+            "constraints should come with constraints_tuple, got functions only: constraints have to be linear in the "
+            "outcomes. Pass the pair of A and c, which means A y <= c."
         )
-    model, coefficients, outcomes = _objectives(model, objective)
+    outcomes, coefficients = _objectives(model, objective)
     if scalarization is None and weights is None and not torch.all(coefficients.abs() == 1):
         raise UnsupportedError(
             f"objective should have coefficients of 1 and -1, got {coefficients.tolist()}: a sum of outcomes is one "
@@ -126,16 +110,26 @@ def construct_inputs_scalarized_ucb(
         of_objectives = _drawn(scalarization, weights, ref_point, coefficients, round_number)
     else:
         of_objectives = _given(scalarization, weights)
+    matrix = torch.zeros(len(outcomes), model.num_outputs).to(coefficients)
+    matrix[torch.arange(len(outcomes)), outcomes] = coefficients
+    scalarization = ObjectiveScalarization(of_objectives, matrix)
+    worst = None
+    if constraints_tuple is not None and X_baseline is not None:
+        with torch.no_grad():
+            worst = scalarization(model.posterior(X_baseline).mean).amin(dim=-1)
     return {
         "model": model,
-        "scalarization": ObjectiveScalarization(of_objectives, coefficients, outcomes),
+        "scalarization": scalarization,
         "radius": estimated_radius(model, delta) if radius is None else radius,
         "X_pending": X_pending,
+        "bound": bound,
+        "constraints": constraints_tuple,
+        "infeasible_value": worst,
     }
 
 
-def _objectives(model: Model, objective: object) -> tuple[Model, Tensor, Tensor]:
-    """A model of the objectives' outcomes only, the objectives' coefficients ``n``, and their outcomes ``n`` in it."""
+def _objectives(model: Model, objective: object) -> tuple[Tensor, Tensor]:
+    """The objectives' outcomes and coefficients, ``n`` both."""
     objective = IdentityMCMultiOutputObjective() if objective is None else objective
     if not isinstance(objective, IdentityMCMultiOutputObjective):
         raise UnsupportedError(
@@ -144,9 +138,7 @@ def _objectives(model: Model, objective: object) -> tuple[Model, Tensor, Tensor]
         )
     outcomes = getattr(objective, "outcomes", torch.arange(model.num_outputs))
     coefficients = getattr(objective, "weights", torch.ones(len(outcomes), dtype=torch.double))
-    if len(outcomes) < model.num_outputs:
-        return model.subset_output(outcomes.tolist()), coefficients, torch.arange(len(outcomes))
-    return model, coefficients, outcomes
+    return outcomes, coefficients
 
 
 def _given(scalarization: object, weights: object) -> Scalarization:
@@ -182,6 +174,7 @@ def _drawn(
     if isinstance(weights, WeightDistribution):
         # An Ax client with a seed sets it anew for every trial: of the same stream, each round takes its own draw.
         weights = weights.sample(round_number + 1, dtype=like.dtype, device=like.device)[-1]
-    if ref_point is not None and issubclass(kind, ChebyshevScalarization):
+    if issubclass(kind, ChebyshevScalarization | HypervolumeScalarization):
+        ref_point = torch.zeros_like(like) if ref_point is None else ref_point
         return kind(weights, ref_point.nan_to_num(nan=0.0))
     return kind(weights)

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from mtbo_torch.checks import describe, require_count, require_finite, require_positive, require_tensor
 
+# By how much the sums of a box may miss one.
+ROUNDING = 1e-6
+
 
 class Scalarization(MCAcquisitionObjective, ABC):
     r"""A monotone map :math:`s_\lambda : R^n \to R`; also a BoTorch objective for Monte-Carlo acquisitions.
@@ -33,6 +36,22 @@ class Scalarization(MCAcquisitionObjective, ABC):
     @abstractmethod
     def lipschitz(self) -> Tensor:
         r"""``(b)``, the Lipschitz constant :math:`L_\lambda` in the Euclidean norm."""
+
+    @property
+    def directions(self) -> Tensor | None:
+        """``(b) x k x n``, the directions in which :meth:`upper_bound` wants to know deviations; None for the tasks."""
+        return None
+
+    def upper_bound(self, mean: Tensor, deviations: Tensor) -> Tensor:
+        r"""``... x q``, the largest value if y is at most `deviations` from `mean` in each of :attr:`directions`.
+
+        For the tasks that is :math:`s_\lambda(\mu + \delta)`, because s is monotone.
+
+        Args:
+            mean: ``... x q x n``.
+            deviations: ``... x q x k``.
+        """
+        return self(mean + deviations)
 
     @abstractmethod
     def _scalarize(self, Y: Tensor) -> Tensor: ...
@@ -61,6 +80,13 @@ class LinearScalarization(Scalarization):
     def lipschitz(self) -> Tensor:
         return torch.linalg.vector_norm(self.weights, dim=-1)
 
+    @property
+    def directions(self) -> Tensor:
+        return self.weights.unsqueeze(-2)
+
+    def upper_bound(self, mean: Tensor, deviations: Tensor) -> Tensor:
+        return self(mean) + deviations.squeeze(-1)
+
     def _scalarize(self, Y: Tensor) -> Tensor:
         return (Y @ self.weights.to(Y).unsqueeze(-1)).squeeze(-1)
 
@@ -84,13 +110,7 @@ class ChebyshevScalarization(Scalarization):
     def __init__(self, weights: Tensor, ref_point: Tensor | None = None) -> None:
         super().__init__(weights)
         if ref_point is not None:
-            require_tensor("ref_point", ref_point, "Pass one number per task.")
-            if ref_point.dim() == 0 or ref_point.shape[-1] != self.num_tasks:
-                raise ValueError(
-                    f"ref_point should have one entry for each of the {self.num_tasks} tasks (from weights), "
-                    f"got shape {tuple(ref_point.shape)}. Leave it out to use the origin."
-                )
-            require_finite("ref_point", ref_point)
+            _require_point("ref_point", ref_point, self.num_tasks)
         self.register_buffer("ref_point", ref_point)
 
     @property
@@ -103,12 +123,139 @@ class ChebyshevScalarization(Scalarization):
         return (_beside_points(self.weights, Y) * Y).amin(dim=-1)
 
 
+class HypervolumeScalarization(Scalarization):
+    r""":math:`s_\lambda(y) = \min_i (\max(0, (y_i - z_i) / \lambda_i))^n` (Zhang & Golovin 2020).
+
+    With :class:`SphereWeights`, the average over :math:`\lambda` of the best value in a set is the hypervolume that the
+    set dominates, over :math:`\pi^{n/2} / (2^n \Gamma(n/2 + 1))`: who maximises it in each round maximises the
+    hypervolume. Where something is gained, it ranks points as :meth:`chebyshev` does.
+
+    Args:
+        weights: ``(b) x n``, non-negative and not all zero. A small one makes a task matter little.
+        ref_point: ``n`` or ``(b) x n``, the reference point z of the hypervolume: what counts exceeds it in every task.
+        upper: ``n`` or ``(b) x n``, the largest values that the tasks can take, from which the Lipschitz constant
+            :math:`n M^{n-1} / \min_i \lambda_i` with :math:`M = \min_i (u_i - z_i) / \lambda_i` follows. Only the bound
+            ``"norm"`` needs it.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch import HypervolumeScalarization
+        >>> scalarization = HypervolumeScalarization(torch.tensor([0.6, 0.8]), ref_point=torch.zeros(2))
+        >>> scalarization(torch.tensor([[1.2, 2.4], [1.0, -0.1]]))
+        tensor([4., 0.])
+    """
+
+    ref_point: Tensor
+    upper: Tensor | None
+
+    def __init__(self, weights: Tensor, ref_point: Tensor, upper: Tensor | None = None) -> None:
+        super().__init__(weights)
+        _require_point("ref_point", ref_point, self.num_tasks)
+        if upper is not None:
+            _require_point("upper", upper, self.num_tasks)
+            if not (upper > ref_point).all():
+                raise ValueError(
+                    f"upper should exceed ref_point in every task, got {describe(upper)} against "
+                    f"{describe(ref_point)}. Pass the largest values that the tasks can take."
+                )
+        self.register_buffer("ref_point", ref_point)
+        self.register_buffer("upper", upper)
+
+    @property
+    def lipschitz(self) -> Tensor:
+        if self.upper is None:
+            raise ValueError(
+                "upper should be given for a Lipschitz constant, which this scalarisation only has on a bounded range, "
+                'got None. Pass upper=, or use bound="ellipsoid", which needs no constant.'
+            )
+        steps = (self.upper - self.ref_point).to(self.weights) / self._positive_weights
+        slope = self.num_tasks * steps.amin(dim=-1) ** (self.num_tasks - 1)
+        return slope / self._positive_weights.amin(dim=-1)
+
+    def chebyshev(self) -> ChebyshevScalarization:
+        r"""The scalarisation c with :math:`s = \max(0, c)^n`: the weights :math:`1 / \lambda_i`, from the same point.
+
+        It also tells apart what is worth nothing here.
+        """
+        return ChebyshevScalarization(self._positive_weights.reciprocal(), self.ref_point)
+
+    @property
+    def _positive_weights(self) -> Tensor:
+        return self.weights.clamp_min(torch.finfo(self.weights.dtype).tiny)
+
+    def _scalarize(self, Y: Tensor) -> Tensor:
+        return self.chebyshev()(Y).clamp_min(0) ** self.num_tasks
+
+
+class ObjectiveScalarization(Scalarization):
+    r"""A scalarisation of objectives that are linear in the tasks: :math:`s(C y)`.
+
+    A row of C with a single entry of -1 is a task to be minimised; a column of zeros, a task that is no objective.
+
+    Args:
+        scalarization: s, of the k objectives, all maximised.
+        objectives: ``k x n``, the matrix C.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch import LinearScalarization
+        >>> from mtbo_torch.scalarizations import ObjectiveScalarization
+        >>> profit_and_cost = torch.tensor([[1.0, 0.0], [0.0, -1.0]])
+        >>> scalarization = ObjectiveScalarization(LinearScalarization(torch.tensor([0.5, 0.5])), profit_and_cost)
+        >>> scalarization(torch.tensor([[3.0, 1.0]]))
+        tensor([1.])
+    """
+
+    objectives: Tensor
+    _stretch: Tensor
+
+    def __init__(self, scalarization: Scalarization, objectives: Tensor) -> None:
+        super().__init__(scalarization.weights)
+        objectives = require_tensor("objectives", objectives, "Pass one row per objective and one column per task.")
+        if objectives.dim() != 2 or len(objectives) != scalarization.num_tasks:
+            raise ValueError(
+                f"objectives should be `k x n` with k = {scalarization.num_tasks} (from the scalarization's weights), "
+                f"got shape {tuple(objectives.shape)}. Pass one row per objective and one column per task."
+            )
+        require_finite("objectives", objectives)
+        self.scalarization = scalarization
+        self.register_buffer("objectives", objectives)
+        self.register_buffer("_stretch", torch.linalg.matrix_norm(objectives, ord=2), persistent=False)
+        gram = objectives.mT @ objectives
+        # Whether the objectives are all tasks in some order, some of them with their sign turned.
+        self.keeps_norm = len(objectives) == self.num_tasks and bool((gram == torch.eye(len(gram)).to(gram)).all())
+
+    @property
+    def num_tasks(self) -> int:
+        return self.objectives.shape[-1]
+
+    @property
+    def lipschitz(self) -> Tensor:
+        return self.scalarization.lipschitz * self._stretch.to(self.weights)
+
+    @property
+    def directions(self) -> Tensor:
+        inner = self.scalarization.directions
+        return self.objectives if inner is None else inner @ self.objectives.to(inner)
+
+    def upper_bound(self, mean: Tensor, deviations: Tensor) -> Tensor:
+        return self.scalarization.upper_bound(self._of(mean), deviations)
+
+    def _scalarize(self, Y: Tensor) -> Tensor:
+        return self.scalarization(self._of(Y))
+
+    def _of(self, Y: Tensor) -> Tensor:
+        return Y @ self.objectives.to(Y).mT
+
+
 class WeightDistribution(ABC):
-    r"""A distribution :math:`P_\lambda` of weights on the simplex.
+    r"""A distribution :math:`P_\lambda` of weights, on the simplex unless a class says otherwise.
 
     Args:
         num_tasks: The number of tasks n.
     """
+
+    _norm_order = 1
 
     def __init__(self, num_tasks: int) -> None:
         require_count("num_tasks", num_tasks, "Pass the number of tasks.")
@@ -124,7 +271,7 @@ class WeightDistribution(ABC):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> Tensor:
-        """Draw weights of shape ``shape x n``, non-negative with sum one.
+        """Draw weights of shape ``shape x n``, non-negative; with sum one, unless the class says otherwise.
 
         Args:
             shape: How many, as a number or a shape; a single vector by default.
@@ -138,13 +285,13 @@ class WeightDistribution(ABC):
         if device is None:
             device = "cpu" if generator is None else generator.device
         draw = self._draw((*shape, self.num_tasks), generator, dtype or torch.get_default_dtype(), torch.device(device))
-        return draw / draw.sum(dim=-1, keepdim=True)
+        return draw / torch.linalg.vector_norm(draw, ord=self._norm_order, dim=-1, keepdim=True)
 
     @abstractmethod
     def _draw(
         self, shape: tuple[int, ...], generator: torch.Generator | None, dtype: torch.dtype, device: torch.device
     ) -> Tensor:
-        """Draw non-negative vectors; :meth:`sample` makes them sum to one."""
+        """Draw non-negative vectors; :meth:`sample` normalises them."""
 
 
 class UniformWeights(WeightDistribution):
@@ -222,6 +369,84 @@ class DirichletWeights(WeightDistribution):
         return (logs - logs.amax(dim=-1, keepdim=True)).exp().to(dtype)
 
 
+class SphereWeights(WeightDistribution):
+    r"""Uniform on the positive part of the unit sphere: squares sum to one; for :class:`HypervolumeScalarization`.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch import SphereWeights
+        >>> SphereWeights(3).sample(5).square().sum(dim=-1).allclose(torch.ones(5))
+        True
+    """
+
+    _norm_order = 2
+
+    def _draw(
+        self, shape: tuple[int, ...], generator: torch.Generator | None, dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
+        normal = torch.randn(shape, generator=generator, dtype=dtype, device=device)
+        return normal.abs().clamp_min(torch.finfo(dtype).eps)
+
+
+class BoxWeights(WeightDistribution):
+    r"""Weights in a part of the simplex, :math:`l_i \le \lambda_i \le u_i`: a preference for a part of the front.
+
+    The weights are drawn one after another in random order, each uniformly from what the box and those before leave it.
+
+    Args:
+        lower: ``n``, non-negative, with a sum of at most one.
+        upper: ``n``, not below `lower`, with a sum of at least one.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch import BoxWeights
+        >>> weights = BoxWeights(lower=torch.tensor([0.5, 0.0]), upper=torch.tensor([0.8, 1.0])).sample(100)
+        >>> weights[:, 0].min() > 0.499, weights[:, 0].max() < 0.801
+        (tensor(True), tensor(True))
+    """
+
+    def __init__(self, lower: Tensor, upper: Tensor) -> None:
+        for name, value in (("lower", lower), ("upper", upper)):
+            require_tensor(name, value, "Pass one number per task.")
+            if value.dim() != 1 or len(value) == 0:
+                raise ValueError(
+                    f"{name} should be a vector with one entry per task, got shape {tuple(value.shape)}. "
+                    "Pass one number per task."
+                )
+            require_finite(name, value)
+        if lower.shape != upper.shape or (lower < 0).any() or (upper < lower).any():
+            raise ValueError(
+                f"lower and upper should satisfy 0 <= lower <= upper in every task, got {describe(lower)} and "
+                f"{describe(upper)}. Use 0 and 1 where a weight is free."
+            )
+        if lower.sum() > 1 + ROUNDING or upper.sum() < 1 - ROUNDING:
+            raise ValueError(
+                f"lower and upper should leave room for weights that sum to one, got sums of {lower.sum():g} and "
+                f"{upper.sum():g}. Widen the box."
+            )
+        super().__init__(len(lower))
+        self.lower, self.upper = lower, upper
+
+    def __repr__(self) -> str:
+        return f"BoxWeights({self.lower.tolist()}, {self.upper.tolist()})"
+
+    def _draw(
+        self, shape: tuple[int, ...], generator: torch.Generator | None, dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
+        order = torch.rand(shape, generator=generator, dtype=dtype, device=device).argsort(dim=-1)
+        u = torch.rand(shape, generator=generator, dtype=dtype, device=device)
+        lower, upper = (bound.to(u).expand(shape).gather(-1, order) for bound in (self.lower, self.upper))
+        rest, later_lower, later_upper = u.new_ones(shape[:-1]), lower.sum(dim=-1), upper.sum(dim=-1)
+        drawn = torch.zeros_like(u)
+        for i in range(self.num_tasks):
+            later_lower, later_upper = later_lower - lower[..., i], later_upper - upper[..., i]
+            least = torch.maximum(lower[..., i], rest - later_upper)
+            most = torch.minimum(upper[..., i], rest - later_lower)
+            drawn[..., i] = torch.lerp(least, most, u[..., i])
+            rest = rest - drawn[..., i]
+        return torch.zeros_like(u).scatter(-1, order, drawn).clamp(self.lower.to(u), self.upper.to(u))
+
+
 class FixedWeights(WeightDistribution):
     r"""Always the same weights: a deterministic scalarisation. They are scaled to sum to one.
 
@@ -268,9 +493,22 @@ def _positive_uniform(
 
 
 def default_weights(scalarization: type[Scalarization], num_tasks: int) -> WeightDistribution:
-    """:class:`InverseUniformWeights` (the paper's) for the Chebyshev scalarisation, else :class:`UniformWeights`."""
+    """:class:`InverseUniformWeights` (the paper's) for the Chebyshev scalarisation, :class:`SphereWeights` for the
+    hypervolume's, else :class:`UniformWeights`."""
+    if issubclass(scalarization, HypervolumeScalarization):
+        return SphereWeights(num_tasks)
     is_chebyshev = issubclass(scalarization, ChebyshevScalarization)
     return InverseUniformWeights(num_tasks) if is_chebyshev else UniformWeights(num_tasks)
+
+
+def _require_point(name: str, point: object, num_tasks: int) -> None:
+    point = require_tensor(name, point, "Pass one number per task.")
+    if point.dim() == 0 or point.shape[-1] != num_tasks:
+        raise ValueError(
+            f"{name} should have one entry for each of the {num_tasks} tasks (from weights), "
+            f"got shape {tuple(point.shape)}. Pass one number per task."
+        )
+    require_finite(name, point)
 
 
 def _require_weights(weights: object) -> None:

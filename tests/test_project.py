@@ -25,6 +25,7 @@ ORDER = (
     "models",
     "scalarizations",
     "confidence",
+    "feasibility",
     "acquisition",
     "constructors",
     "optimization",

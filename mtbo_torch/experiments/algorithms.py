@@ -24,7 +24,7 @@ from mtbo_torch.strategies import (
 Builder = Callable[[Instances, type[Scalarization], list[int]], Strategy]
 
 
-def _kernelized(kind: Callable[..., Strategy], **options: float) -> Builder:
+def _kernelized(kind: Callable[..., Strategy], **options: float | str) -> Builder:
     def build(instances: Instances, scalarization: type[Scalarization], seeds: list[int]) -> Strategy:
         return kind(
             instances.kernel,
@@ -53,7 +53,9 @@ def _plain(kind: Callable[..., Strategy]) -> Builder:
 _BUDGET = {"epsilon": paper.EPSILON, "oversampling": paper.OVERSAMPLING}
 ALGORITHMS: dict[str, Builder] = {
     "MT-KB": _kernelized(MTKB),
+    "MT-KB-ellipsoid": _kernelized(MTKB, bound="ellipsoid"),
     "MT-BKB": _kernelized(MTBKB, **_BUDGET),
+    "MT-BKB-ellipsoid": _kernelized(MTBKB, bound="ellipsoid", **_BUDGET),
     "IT-KB": _kernelized(ITKB),
     "IT-BKB": _kernelized(ITBKB, **_BUDGET),
     "MOBO": _kernelized(MOBO),
@@ -64,7 +66,7 @@ ALGORITHMS: dict[str, Builder] = {
 }
 # The outside references cost seconds a round, so they only run when named.
 DEFAULT_ALGORITHMS = tuple(ALGORITHMS)[:-2]
-CERTIFIED = ("MT-KB", "MT-BKB")
+CERTIFIED = ("MT-KB", "MT-KB-ellipsoid", "MT-BKB", "MT-BKB-ellipsoid")
 
 
 def named(what: str, wanted: Iterable[str], known: Sequence[str]) -> list[str]:

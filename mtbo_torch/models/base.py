@@ -153,16 +153,31 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         """
         fitted, points = self._at(X, in_acquisition=True)
         if self._tasks is not None:
-            norm = reg.operator_norm(self._block(fitted.regression.covariance(points)))
-            return self._mean(fitted, points, fitted.regression.mean(points)), norm
+            mean, covariance = fitted.regression.mean_and_covariance(points)
+            return self._mean(fitted, points, mean), reg.operator_norm(self._block(covariance))
         mean, norm = fitted.regression.mean_and_norm(points)
         return self._mean(fitted, points, mean), norm
 
-    def mean_and_variance(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of each task together, ``... x q x n`` both; otherwise as :meth:`mean_and_norm`."""
+    def mean_and_variance(self, X: Tensor, directions: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        r"""Mean, and the variances :math:`e^T \Gamma_t(x, x) e`, ``... x q x k``; otherwise as :meth:`mean_and_norm`.
+
+        Args:
+            X: ``... x q x d``.
+            directions: ``(b) x k x n``, the directions e; by default the n tasks.
+        """
         fitted, points = self._at(X, in_acquisition=True)
-        mean, variance = fitted.regression.mean_and_variance(points)
-        return self._mean(fitted, points, mean), self._select(variance)
+        if directions is not None and self._tasks is not None:
+            tasks = torch.tensor(self._tasks, device=directions.device)
+            hidden = directions.new_zeros(*directions.shape[:-1], self._num_tasks)
+            directions = hidden.index_add(-1, tasks, directions)
+        mean, variance = fitted.regression.mean_and_variance(points, directions)
+        return self._mean(fitted, points, mean), self._select(variance) if directions is None else variance
+
+    def mean_and_covariance(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and :meth:`covariance` together; otherwise as :meth:`mean_and_norm`."""
+        fitted, points = self._at(X, in_acquisition=True)
+        mean, covariance = fitted.regression.mean_and_covariance(points)
+        return self._mean(fitted, points, mean), self._block(covariance)
 
     def posterior(
         self,
@@ -469,6 +484,11 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         new._input_batch_shape = regression.batch_shape
         new._fitted = replace(fitted, regression=regression)
         return new
+
+    @property
+    def observed_X(self) -> Tensor:
+        """``(b) x t x d``, the points observed, before the input transform."""
+        return self._train_X
 
     @property
     def _train_X(self) -> Tensor:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mtbo_torch.regression.base import Followed, MatrixKernel, Regression, ScalarKernel, SeparableSum
+from mtbo_torch.regression.base import (
+    Followed,
+    MatrixKernel,
+    Regression,
+    ScalarKernel,
+    SeparableSum,
+    sum_all,
+    variances_along,
+)
 from mtbo_torch.regression.dense import DenseRegression, operator_norm
 from mtbo_torch.regression.growing import GrowingRows, NotPositiveDefiniteError
 from mtbo_torch.regression.kronecker import KroneckerRegression
@@ -44,4 +52,6 @@ __all__ = [
     "nystrom_log_likelihood",
     "operator_norm",
     "rows_at",
+    "sum_all",
+    "variances_along",
 ]

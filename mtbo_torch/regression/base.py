@@ -70,6 +70,14 @@ def kron(K: Tensor, B: Tensor) -> Tensor:
     return product.flatten(-4, -3).flatten(-2, -1)
 
 
+def variances_along(covariance: Tensor, directions: Tensor | None) -> Tensor:
+    """``... x q x n x n`` covariances along ``(b) x k x n`` directions (None: the tasks), ``... x q x k``."""
+    if directions is None:
+        return covariance.diagonal(dim1=-2, dim2=-1)
+    directions = directions.to(covariance).unsqueeze(-3)
+    return ((directions @ covariance) * directions).sum(dim=-1)
+
+
 def shared_product(left: Tensor, right: Tensor) -> Tensor:
     """``left @ right`` for ``(b) x r x q x m`` and ``(b) x G x m x N``; with G = 1 `right` is read only once."""
     groups, q = left.shape[-3:-1]
@@ -151,9 +159,22 @@ class Regression(ABC):
     def mean_and_norm(self, X: Tensor) -> tuple[Tensor, Tensor]:
         r"""The mean, and the operator norm :math:`\|\Gamma_t(x, x)\|` of shape ``... x (b) x q``, in one pass."""
 
-    def mean_and_variance(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        r"""The mean, and the variance of each task, the diagonal of :math:`\Gamma_t(x, x)`: ``... x (b) x q x n``."""
-        return self.mean(X), self.covariance(X).diagonal(dim1=-2, dim2=-1)
+    def mean_and_covariance(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean and :meth:`covariance`."""
+        return self.mean(X), self.covariance(X)
+
+    def mean_and_variance(self, X: Tensor, directions: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        r"""The mean, and the variances :math:`e^T \Gamma_t(x, x) e` of shape ``... x (b) x q x k``.
+
+        Args:
+            X: ``... x (b) x q x d``.
+            directions: ``(b) x k x n``, the directions e; by default the n tasks.
+        """
+        mean, covariance = self.mean_and_covariance(X)
+        return mean, variances_along(covariance, directions)
+
+    def prepare_variances(self) -> None:  # noqa: B027
+        """Do once what makes :meth:`mean_and_variance` cheap at very many points, if there is such a thing."""
 
     def covariance_norm(self, X: Tensor) -> Tensor:
         r"""``... x (b) x q``, :math:`\|\Gamma_t(x, x)\|`."""
@@ -184,9 +205,13 @@ class Followed:
         """``(b) x N x n`` and ``(b) x N``."""
         return self.regression.mean_and_norm(self.points)
 
-    def mean_and_variance(self) -> tuple[Tensor, Tensor]:
-        """``(b) x N x n`` both."""
-        return self.regression.mean_and_variance(self.points)
+    def mean_and_variance(self, directions: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """``(b) x N x n``, and ``(b) x N x k`` variances along ``(b) x k x n`` directions, by default the tasks."""
+        return self.regression.mean_and_variance(self.points, directions)
+
+    def mean_and_covariance(self) -> tuple[Tensor, Tensor]:
+        """``(b) x N x n`` and ``(b) x N x n x n``."""
+        return self.regression.mean_and_covariance(self.points)
 
 
 @dataclass(frozen=True)

@@ -80,14 +80,16 @@ class DenseRegression(Regression):
         return folded.unfold(self._mean(self.kernel(folded.points, self.train_X)))
 
     def covariance(self, X: Tensor) -> Tensor:
-        folded = Folded.of(X, self.batch_shape)
-        return folded.unfold(self._covariance(folded.points, self.kernel(folded.points, self.train_X)))
+        return self.mean_and_covariance(X)[1]
 
-    def mean_and_norm(self, X: Tensor) -> tuple[Tensor, Tensor]:
+    def mean_and_covariance(self, X: Tensor) -> tuple[Tensor, Tensor]:
         folded = Folded.of(X, self.batch_shape)
         cross = self.kernel(folded.points, self.train_X)
-        norm = operator_norm(self._covariance(folded.points, cross))
-        return folded.unfold(self._mean(cross)), folded.unfold(norm)
+        return folded.unfold(self._mean(cross)), folded.unfold(self._covariance(folded.points, cross))
+
+    def mean_and_norm(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        mean, covariance = self.mean_and_covariance(X)
+        return mean, operator_norm(covariance)
 
     def joint_covariance(self, X: Tensor) -> Tensor:
         folded = Folded.of(X, self.batch_shape)

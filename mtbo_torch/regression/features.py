@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from mtbo_torch.regression.base import MatrixKernel, SeparableSum
+from mtbo_torch.regression.base import MatrixKernel, SeparableSum, variances_along
 from mtbo_torch.regression.dense import operator_norm
 from mtbo_torch.regression.kronecker import GroupedKernel
 from mtbo_torch.regression.spectrum import Spectrum, whiten
@@ -69,6 +69,10 @@ class RowKernel(ABC):
     @abstractmethod
     def covariance_blocks(self, blocks: Tensor) -> Tensor:
         """``(b) x r x N x p x p`` covariances of each point's rows as ``(b) x N x n x n`` ones, noise restored."""
+
+    @abstractmethod
+    def variances(self, blocks: Tensor, directions: Tensor | None) -> Tensor:
+        """The same as ``(b) x N x k`` variances along ``(b) x k x n`` directions, or of the tasks with None."""
 
     @abstractmethod
     def norm(self, blocks: Tensor) -> Tensor:
@@ -131,6 +135,9 @@ class GroupedRows(RowKernel):
     def covariance_blocks(self, blocks: Tensor) -> Tensor:
         return self.spectrum.spread_diagonal(blocks[..., 0, 0], self.noise)
 
+    def variances(self, blocks: Tensor, directions: Tensor | None) -> Tensor:
+        return self.spectrum.spread_variances(blocks[..., 0, 0], self.noise, directions)
+
     def norm(self, blocks: Tensor) -> Tensor:
         if self.noise.shape[-1] == 1:
             return self.whitened_norm(blocks) * self.noise
@@ -183,6 +190,9 @@ class MatrixRows(RowKernel):
     def covariance_blocks(self, blocks: Tensor) -> Tensor:
         sd = self.noise.sqrt().unsqueeze(-2)
         return sd.unsqueeze(-1) * blocks.squeeze(-4) * sd.unsqueeze(-2)
+
+    def variances(self, blocks: Tensor, directions: Tensor | None) -> Tensor:
+        return variances_along(self.covariance_blocks(blocks), directions)
 
     def norm(self, blocks: Tensor) -> Tensor:
         return operator_norm(self.covariance_blocks(blocks))

@@ -3,6 +3,7 @@ r"""Kernels that a rotation of the tasks makes diagonal: :math:`\Gamma = k B`, a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -20,6 +21,9 @@ from mtbo_torch.regression.base import (
 from mtbo_torch.regression.dense import operator_norm
 from mtbo_torch.regression.growing import GrowingRows, InverseCholesky
 from mtbo_torch.regression.spectrum import Spectrum, whiten
+
+# With fewer groups, a product with the factor of each is cheaper than one with the eigenvectors.
+MANY_GROUPS = 3
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,8 @@ class KroneckerRegression(Regression):
     :math:`v_g(x) = \xi_g (k(x, x) - k_t(x)^T (K_t + I / \xi_g)^{-1} k_t(x))`.
 
     One eigenvalue is enough for the norm when :math:`\Gamma = k B` and the noise is the same for all tasks, because
-    :math:`v_g` grows with :math:`\xi_g`. The mean is one product, :math:`k_t(x)^T A_t`. With r distinct non-zero
+    :math:`v_g` grows with :math:`\xi_g`. All variances together cost r products, or one after
+    :meth:`prepare_variances`. The mean is one product, :math:`k_t(x)^T A_t`. With r distinct non-zero
     eigenvalues, fitting costs :math:`O(r t^3)`, an append :math:`O(r t^2)`, and mean and norm at a point
     :math:`O(t^2 + nt)` whatever r is (:math:`O(r t^2)` when the tasks have noises of their own).
 
@@ -174,15 +179,25 @@ class KroneckerRegression(Regression):
         return folded.unfold(self._mean(self.kernel(folded.points, self.train_X)))
 
     def covariance(self, X: Tensor) -> Tensor:
-        folded = Folded.of(X, self.batch_shape)
-        variances = self._variances(folded.points, self.kernel(folded.points, self.train_X), self.factor)
-        return folded.unfold(self.spectrum.spread_diagonal(variances, self.noise))
+        return self.mean_and_covariance(X)[1]
 
-    def mean_and_variance(self, X: Tensor) -> tuple[Tensor, Tensor]:
+    def mean_and_covariance(self, X: Tensor) -> tuple[Tensor, Tensor]:
         folded = Folded.of(X, self.batch_shape)
         cross = self.kernel(folded.points, self.train_X)
-        variances = self.spectrum.spread_variances(self._variances(folded.points, cross, self.factor), self.noise)
+        covariance = self.spectrum.spread_diagonal(self._variances_of_all(folded.points, cross), self.noise)
+        return folded.unfold(self._mean(cross)), folded.unfold(covariance)
+
+    def mean_and_variance(self, X: Tensor, directions: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        folded = Folded.of(X, self.batch_shape)
+        cross = self.kernel(folded.points, self.train_X)
+        variances = self._variances_of_all(folded.points, cross)
+        variances = self.spectrum.spread_variances(variances, self.noise, directions)
         return folded.unfold(self._mean(cross)), folded.unfold(variances)
+
+    def prepare_variances(self) -> None:
+        r"""Diagonalise :math:`K_t`, :math:`O(t^3)` once; the variances of all groups are then one product a point."""
+        if self.kernel.shared and self.kernel.eigvals.shape[-1] >= MANY_GROUPS and not self.factor.requires_grad:
+            self._rotation  # noqa: B018
 
     def mean_and_norm(self, X: Tensor) -> tuple[Tensor, Tensor]:
         folded = Folded.of(X, self.batch_shape)
@@ -215,6 +230,20 @@ class KroneckerRegression(Regression):
         """``(b) x r x P``, the whitened variances v_g (or v_1 alone, for the factor of the first group)."""
         eigvals = self.kernel.eigvals[..., : factor.batch_shape[-1], None]
         return (eigvals * (self.kernel.diag(points) - factor.quadratic(cross))).clamp_min(0)
+
+    @cached_property
+    def _rotation(self) -> tuple[Tensor, Tensor]:
+        r"""The eigenvectors of :math:`K_t`, ``(b) x t x t``, and its eigenvalues, ``(b) x t x 1``."""
+        values, vectors = torch.linalg.eigh(self.kernel(self.train_X, self.train_X).squeeze(-3).double())
+        return vectors.to(self.train_X), values.clamp_min(0).unsqueeze(-1).to(self.train_X)
+
+    def _variances_of_all(self, points: Tensor, cross: Tensor) -> Tensor:
+        if "_rotation" not in self.__dict__:
+            return self._variances(points, cross, self.factor)
+        vectors, values = self._rotation
+        eigvals = self.kernel.eigvals
+        explained = (cross.squeeze(-3) @ vectors).square() @ (values + eigvals.reciprocal().unsqueeze(-2)).reciprocal()
+        return (eigvals.unsqueeze(-1) * (self.kernel.diag(points) - explained.mT)).clamp_min(0)
 
     def _norm(self, points: Tensor, cross: Tensor) -> Tensor:
         factor = self.factor.leading() if self._norm_needs_one_group else self.factor
@@ -269,8 +298,12 @@ class FollowedKronecker(Followed):
         variances = self.variances[..., :1, :] if self.regression._norm_needs_one_group else self.variances
         return self._mean, self.regression._norm_of(variances)
 
-    def mean_and_variance(self) -> tuple[Tensor, Tensor]:
-        return self._mean, self.regression.spectrum.spread_variances(self.variances, self.regression.noise)
+    def mean_and_variance(self, directions: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        regression = self.regression
+        return self._mean, regression.spectrum.spread_variances(self.variances, regression.noise, directions)
+
+    def mean_and_covariance(self) -> tuple[Tensor, Tensor]:
+        return self._mean, self.regression.spectrum.spread_diagonal(self.variances, self.regression.noise)
 
     @property
     def _mean(self) -> Tensor:

@@ -239,10 +239,15 @@ class NystromRegression(Regression):
         return folded.unfold(self.rows.mean(self.subspace.features(folded.points), self.coefficients))
 
     def covariance(self, X: Tensor) -> Tensor:
-        folded = Folded.of(X, self.batch_shape)
-        features = self.subspace.features(folded.points)
-        blocks = self.subspace.covariance(folded.points, features, self.inverse)
-        return folded.unfold(self.rows.covariance_blocks(blocks))
+        return self.mean_and_covariance(X)[1]
+
+    def mean_and_covariance(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        folded, mean, blocks = self._mean_and_blocks(X)
+        return mean, folded.unfold(self.rows.covariance_blocks(blocks))
+
+    def mean_and_variance(self, X: Tensor, directions: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        folded, mean, blocks = self._mean_and_blocks(X)
+        return mean, folded.unfold(self.rows.variances(blocks, directions))
 
     def mean_and_norm(self, X: Tensor) -> tuple[Tensor, Tensor]:
         folded = Folded.of(X, self.batch_shape)
@@ -263,6 +268,12 @@ class NystromRegression(Regression):
         features = self.subspace.features(points)
         blocks = self.subspace.covariance(points, features, self.inverse)
         return FollowedNystrom(self, points, features, blocks, self.rows.mean(features, self.coefficients))
+
+    def _mean_and_blocks(self, X: Tensor) -> tuple[Folded, Tensor, Tensor]:
+        folded = Folded.of(X, self.batch_shape)
+        features = self.subspace.features(folded.points)
+        blocks = self.subspace.covariance(folded.points, features, self.inverse)
+        return folded, folded.unfold(self.rows.mean(features, self.coefficients)), blocks
 
     def _probs(self, distinct: Distinct) -> Tensor:
         inverse = self.previous_inverse[..., : self.rows.leading_groups, :, :]
@@ -325,6 +336,12 @@ class FollowedNystrom(Followed):
     def mean_and_norm(self) -> tuple[Tensor, Tensor]:
         rows = self.regression.rows
         return self.mean, rows.norm(self.blocks[..., : rows.groups_in_norm, :, :, :]).clamp_min(0)
+
+    def mean_and_variance(self, directions: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return self.mean, self.regression.rows.variances(self.blocks, directions).clamp_min(0)
+
+    def mean_and_covariance(self) -> tuple[Tensor, Tensor]:
+        return self.mean, self.regression.rows.covariance_blocks(self.blocks)
 
 
 def _fit(

@@ -79,9 +79,16 @@ class Spectrum:
         sd = noise.sqrt().unsqueeze(-2)
         return sd.unsqueeze(-1) * whitened * sd.unsqueeze(-2)
 
-    def spread_variances(self, variances: Tensor, noise: Tensor) -> Tensor:
-        """``(b) x r x P`` whitened variances of the groups as ``(b) x P x n`` variances of the tasks."""
-        return (variances.mT @ self.bases.square().sum(dim=-1)) * noise.unsqueeze(-2)
+    def spread_variances(self, variances: Tensor, noise: Tensor, directions: Tensor | None) -> Tensor:
+        """``(b) x r x P`` whitened variances of the groups as ``(b) x P x k`` ones along ``(b) x k x n`` directions.
+
+        With None as ``(b) x P x n`` variances of the tasks.
+        """
+        if directions is None:
+            return (variances.mT @ self.bases.square().sum(dim=-1)) * noise.unsqueeze(-2)
+        whitened = directions.to(noise) * noise.sqrt().unsqueeze(-2)
+        shares = (whitened.unsqueeze(-3) @ self.bases).square().sum(dim=-1)  # (b) x r x k
+        return variances.mT @ shares
 
     def total(self, per_group: Tensor) -> Tensor:
         """The sum over all directions of what each group's share, ``(b) x r`` as ``(b)``."""

@@ -32,18 +32,20 @@ class Strategy(ABC):
         scalarization: type[Scalarization],
         weights: WeightDistribution | None,
         seed: int | Sequence[int],
+        num_objectives: int | None = None,
     ) -> None:
         self.bounds = None if bounds is None else bounds.detach().clone()
         self.choices = None if choices is None else choices.detach().clone()
         self.num_tasks = num_tasks
         self.scalarization = scalarization
-        self.weights = _weight_distribution(weights, scalarization, num_tasks)
+        self.num_objectives = num_tasks if num_objectives is None else num_objectives
+        self.weights = _weight_distribution(weights, scalarization, self.num_objectives)
         seeds = _seeds(seed)
         self.batch_shape = torch.Size([len(seeds)]) if isinstance(seed, Sequence) else torch.Size()
         self._generators = [torch.Generator().manual_seed(number) for number in seeds]
         self._weight_generators = [torch.Generator().manual_seed(number ^ WEIGHTS_STREAM) for number in seeds]
         self._portions: list[int] = []
-        self._asked_weights = self._space.new_empty(*self.batch_shape, 0, self.num_tasks)
+        self._asked_weights = self._space.new_empty(*self.batch_shape, 0, self.num_objectives)
         self._asked_ids: list[int] = []
         self._pending: dict[int, Tensor] = {}
         self._num_asked = 0
@@ -67,7 +69,7 @@ class Strategy(ABC):
 
     @property
     def asked_weights(self) -> Tensor:
-        """``(b) x q x n``, the weights behind the points of the last :meth:`ask`; none before the first."""
+        """``(b) x q x k``, the objectives' weights behind the points of the last :meth:`ask`; none before the first."""
         return self._asked_weights.clone()
 
     @property
@@ -105,7 +107,7 @@ class Strategy(ABC):
         require_count("q", q, "Ask for at least one point.")
         dtype = self._space.dtype
         draws = [self.weights.sample(q, generator=generator, dtype=dtype) for generator in self._weight_generators]
-        weights = torch.stack(draws).reshape(*self.batch_shape, q, self.num_tasks).to(self._space)
+        weights = torch.stack(draws).reshape(*self.batch_shape, q, self.num_objectives).to(self._space)
         points = self._propose([self._scalarization_of(w) for w in weights.unbind(dim=-2)])
         self._asked_weights = weights
         self._asked_ids = list(range(self._num_asked, self._num_asked + q))
@@ -346,7 +348,7 @@ def _seeds(seed: int | Sequence[int]) -> list[int]:
 
 
 def _weight_distribution(
-    weights: WeightDistribution | None, scalarization: type[Scalarization], num_tasks: int
+    weights: WeightDistribution | None, scalarization: type[Scalarization], num_objectives: int
 ) -> WeightDistribution:
     if not (isinstance(scalarization, type) and issubclass(scalarization, Scalarization)):
         raise ValueError(
@@ -354,15 +356,15 @@ def _weight_distribution(
             "Every round builds one with weights of its own."
         )
     if weights is None:
-        return default_weights(scalarization, num_tasks)
+        return default_weights(scalarization, num_objectives)
     if not isinstance(weights, WeightDistribution):
         raise ValueError(
-            f"weights should be a distribution such as UniformWeights({num_tasks}), got {weights!r}. "
+            f"weights should be a distribution such as UniformWeights({num_objectives}), got {weights!r}. "
             "Wrap a fixed vector as FixedWeights(vector)."
         )
-    if weights.num_tasks != num_tasks:
+    if weights.num_tasks != num_objectives:
         raise ValueError(
-            f"weights should be for {num_tasks} tasks (from the kernel), got {weights.num_tasks}. "
-            f"Build them with num_tasks={num_tasks}."
+            f"weights should be for {num_objectives} tasks (from the kernel, without those that are no objectives), "
+            f"got {weights.num_tasks}. Build them with num_tasks={num_objectives}."
         )
     return weights

@@ -11,15 +11,21 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from mtbo_torch.acquisition import ScalarizedMultiTaskUCB, scalarized_ucb
-from mtbo_torch.checks import require_count, require_positive, require_probability
+from mtbo_torch.acquisition import ScalarizedMultiTaskUCB, constraints_of, require_bound, scalarized_ucb
+from mtbo_torch.checks import require_count, require_finite, require_positive, require_probability, require_tensor
 from mtbo_torch.confidence import RADII, mobo_radius
 from mtbo_torch.kernels import MultiTaskKernel, learned_kernel, num_tasks_of, shared_parameter
 from mtbo_torch.models import ExactMultiTaskGP, MultiTaskGPModel
 from mtbo_torch.noise import set_noise
 from mtbo_torch.optimization import maximise
 from mtbo_torch.regression import Followed, GrowingRows, Regression
-from mtbo_torch.scalarizations import ChebyshevScalarization, Scalarization, WeightDistribution
+from mtbo_torch.scalarizations import (
+    ChebyshevScalarization,
+    HypervolumeScalarization,
+    ObjectiveScalarization,
+    Scalarization,
+    WeightDistribution,
+)
 from mtbo_torch.strategies.base import Strategy, search_space
 from mtbo_torch.strategies.learning import Units, learn_kernel
 
@@ -51,9 +57,13 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         eta: float | None = None,
         delta: float = 0.1,
         radius: str | float | Callable[[int], float] = "theory",
+        bound: str = "norm",
         refit_every: int | None = None,
         scalarization: type[Scalarization] = ChebyshevScalarization,
+        ref_point: Tensor | None = None,
         weights: WeightDistribution | None = None,
+        signs: Sequence[int] | Tensor | None = None,
+        constraints: tuple[Tensor, Tensor] | None = None,
         seed: int | Sequence[int] = 0,
         num_restarts: int = 10,
         raw_samples: int = 256,
@@ -73,11 +83,16 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         require_probability("delta", delta, "Pass the probability with which the bound may fail, for instance 0.1.")
         require_count("num_restarts", num_restarts, "Pass for instance 10.")
         require_count("raw_samples", raw_samples, "Pass for instance 256.")
+        require_bound(bound)
         num_tasks = _num_tasks(kernel, refit_every)
+        self._objectives = None if signs is None else _objectives(signs, num_tasks).to(space)
+        num_objectives = num_tasks if self._objectives is None else len(self._objectives)
         self.norm_bound, self.noise_scale, self.eta, self.delta = norm_bound, noise_scale, eta, delta
-        self.radius_rule, self.refit_every = radius, refit_every
+        self.radius_rule, self.bound, self.refit_every = radius, bound, refit_every
         self.num_restarts, self.raw_samples = num_restarts, raw_samples
-        super().__init__(num_tasks, bounds, choices, scalarization, weights, seed)
+        super().__init__(num_tasks, bounds, choices, scalarization, weights, seed, num_objectives)
+        self.ref_point = _checked_ref_point(ref_point, scalarization, num_objectives)
+        self.constraints = None if constraints is None else constraints_of(constraints, num_tasks)
         self._no_X = self._space.new_empty(*self.batch_shape, 0, self._space.shape[-1])
         self._no_Y = self._space.new_empty(*self.batch_shape, 0, self.num_tasks)
         if not isinstance(kernel, Kernel):
@@ -237,11 +252,46 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         return X if self._units is None else self._units.x(X)
 
     def _scalarization_of(self, weights: Tensor) -> Scalarization:
-        kind = self.scalarization
-        if self._units is not None and self._told_Y.length and issubclass(kind, ChebyshevScalarization):
+        scalarization = self._of_objectives(weights)
+        return scalarization if self._objectives is None else ObjectiveScalarization(scalarization, self._objectives)
+
+    def _of_objectives(self, weights: Tensor) -> Scalarization:
+        if not issubclass(self.scalarization, ChebyshevScalarization | HypervolumeScalarization):
+            return super()._scalarization_of(weights)
+        ref_point = self.ref_point
+        if ref_point is not None:
+            ref_point = self._inside_objectives(ref_point.to(weights))
+        elif self._units is not None and self._told_Y.length:
             # As is usual, from the best values seen: every part of the front is nearest to them for some weights.
-            return kind(weights, ref_point=self._units.y(self._told_Y.rows).amax(dim=-2))
-        return super()._scalarization_of(weights)
+            ref_point = self._oriented(self._units.y(self._told_Y.rows)).amax(dim=-2)
+        if issubclass(self.scalarization, HypervolumeScalarization):
+            assert ref_point is not None
+            # Ranks points alike, and also those that do not exceed the reference point.
+            return self.scalarization(weights, ref_point).chebyshev()
+        return self.scalarization(weights, ref_point)
+
+    def _inside_objectives(self, point: Tensor) -> Tensor:
+        """A point of the objectives in the user's units, ``(b) x k``, as the scalarisation takes it."""
+        tasks = point if self._objectives is None else point @ self._objectives.abs()
+        if self._units is not None:
+            tasks = self._units.y(tasks.expand(*self.batch_shape, 1, self.num_tasks)).squeeze(-2)
+        return self._oriented(tasks)
+
+    def _feasibility(self, scalarization: Scalarization) -> dict[str, Any]:
+        """The constraints, and what a point that violates them is worth: the lowest of the values told."""
+        if self.constraints is None:
+            return {}
+        Y, constraints = self.train_Y, self.constraints
+        if self._units is not None:
+            Y, constraints = self._units.y(Y), constraints.in_units(*self._units.offset_and_scale)
+        worst = self._space.new_zeros(self.batch_shape)
+        if Y.shape[-2]:
+            worst = scalarization(Y).nan_to_num(nan=torch.inf).amin(dim=-1)
+        return {"constraints": constraints, "infeasible_value": worst}
+
+    def _oriented(self, Y: Tensor) -> Tensor:
+        """Values of the tasks as values of the objectives, all to be maximised."""
+        return Y if self._objectives is None else Y @ self._objectives.mT
 
     def _propose(self, scalarizations: list[Scalarization]) -> Tensor:
         with torch.no_grad():
@@ -269,7 +319,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
 
     def _values(self, followed: Followed, scalarization: Scalarization, radius: Tensor) -> Tensor:
         """``(b) x N``, the acquisition at the choices."""
-        return scalarized_ucb(*followed.mean_and_norm(), scalarization, radius)
+        return scalarized_ucb(followed, scalarization, radius, self.bound, **self._feasibility(scalarization))
 
     def _search_box(self, scalarizations: list[Scalarization], radius: Tensor) -> Tensor:
         model, d = self._prior.with_regression(self._regression), self._space.shape[-1]
@@ -292,7 +342,8 @@ class KernelStrategy(Strategy, Generic[ModelT]):
     def _acquisition(
         self, model: ModelT, scalarization: Scalarization, radius: Tensor, pending: Tensor | None
     ) -> ScalarizedMultiTaskUCB:
-        return ScalarizedMultiTaskUCB(model, scalarization, radius, X_pending=pending)
+        feasibility = self._feasibility(scalarization)
+        return ScalarizedMultiTaskUCB(model, scalarization, radius, X_pending=pending, bound=self.bound, **feasibility)
 
     def _settings(self) -> dict[str, Any]:
         return super()._settings() | {
@@ -302,6 +353,10 @@ class KernelStrategy(Strategy, Generic[ModelT]):
             "eta": _plain(self.eta),
             "delta": float(self.delta),
             "radius": _plain(self.radius_rule),
+            "bound": self.bound,
+            "ref_point": _plain(self.ref_point),
+            "signs": None if self._objectives is None else self._objectives.sum(dim=0).tolist(),
+            "constraints": None if self.constraints is None else repr(self.constraints),
             "refit_every": self.refit_every,
             "num_restarts": self.num_restarts,
             "raw_samples": self.raw_samples,
@@ -374,6 +429,43 @@ def _require_radius(radius: object) -> None:
     require_positive("radius", radius, remedy, allow_zero=True)
     if isinstance(radius, Tensor):
         raise ValueError(f"radius should be one number, got {radius.tolist()}. {remedy}")
+
+
+def _objectives(signs: object, num_tasks: int) -> Tensor:
+    """``k x n``, a row for each task that is an objective, with its sign."""
+    given = signs.tolist() if isinstance(signs, Tensor) else signs
+    values: Sequence[Any] = given if isinstance(given, Sequence) else ()
+    if len(values) != num_tasks or not all(v in (-1, 0, 1) for v in values) or not any(values):
+        raise ValueError(
+            f"signs should be 1 (maximise), -1 (minimise) or 0 (no objective) for each of the {num_tasks} tasks, not "
+            f"all zero, got {signs!r}. Leave them out to maximise all."
+        )
+    matrix = torch.diag(torch.tensor(values, dtype=torch.double))
+    return matrix[matrix.any(dim=-1)]
+
+
+def _checked_ref_point(ref_point: object, scalarization: type[Scalarization], num_objectives: int) -> Tensor | None:
+    takes_one = issubclass(scalarization, ChebyshevScalarization | HypervolumeScalarization)
+    if ref_point is None:
+        if issubclass(scalarization, HypervolumeScalarization):
+            raise ValueError(
+                "ref_point should be given for a HypervolumeScalarization, got None. Pass the values of the tasks that "
+                "have to be exceeded to count."
+            )
+        return None
+    if not takes_one:
+        raise ValueError(
+            f"ref_point should only be given for a scalarization that has one, got one for {scalarization.__name__}. "
+            "Leave it out, or use ChebyshevScalarization or HypervolumeScalarization."
+        )
+    ref_point = require_tensor("ref_point", ref_point, "Pass one number per objective.")
+    if ref_point.shape != (num_objectives,):
+        raise ValueError(
+            f"ref_point should have one entry for each of the {num_objectives} objectives, got shape "
+            f"{tuple(ref_point.shape)}. Pass values in the units of the tasks, signs not turned."
+        )
+    require_finite("ref_point", ref_point)
+    return ref_point.detach().clone()
 
 
 def _require_own_parameters(kernel: Kernel, batch_shape: torch.Size) -> None:

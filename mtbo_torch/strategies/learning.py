@@ -65,6 +65,13 @@ class Units:
         """Standardised values."""
         return self.outcomes(Y)[0] if self.has_seen_values else Y
 
+    @property
+    def offset_and_scale(self) -> tuple[Tensor, Tensor]:
+        """``(b) x 1 x n`` both: values are the offset plus the scale times the standardised ones."""
+        if not self.has_seen_values:
+            return torch.zeros_like(self.outcomes.means), torch.ones_like(self.outcomes.stdvs)
+        return self.outcomes.means, self.outcomes.stdvs
+
     def transforms(self) -> dict[str, Any]:
         """Copies for a BoTorch model."""
         own = {"input_transform": self.inputs, "outcome_transform": self.outcomes if self.has_seen_values else None}

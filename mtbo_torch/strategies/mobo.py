@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import torch
+from typing import Any
+
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from mtbo_torch.acquisition import ScalarizedMultiTaskUCB
 from mtbo_torch.confidence import mobo_radius
-from mtbo_torch.models import ExactMultiTaskGP
-from mtbo_torch.regression import Followed
 from mtbo_torch.scalarizations import Scalarization
 from mtbo_torch.strategies.kernelized import ExactStrategy, independent_tasks
 
@@ -19,7 +17,7 @@ class MOBO(ExactStrategy):
     \sigma_t(x))`, componentwise.
 
     The radius :math:`\beta_t = \sqrt{0.125 \log(2 t + 1)}` is a heuristic that depends on the round alone:
-    `norm_bound`, `noise_scale` and `delta` are not used.
+    `norm_bound`, `noise_scale`, `delta` and `bound` are not used.
 
     Args:
         kernel: As in :class:`MTKB`; only its diagonal is used.
@@ -35,28 +33,29 @@ class MOBO(ExactStrategy):
         torch.Size([1, 1])
     """
 
+    def __init__(self, kernel: Kernel | int, **options: Any) -> None:
+        super().__init__(kernel, **options | {"bound": "ellipsoid"})
+
     def _theory_radius(self, norm_bound: float | Tensor, noise_scale: float | Tensor, eta: float | Tensor) -> Tensor:
         return self._space.new_full(self.batch_shape, mobo_radius(self.num_observations + 1))
 
     def _own_kernel(self, kernel: Kernel) -> Kernel:
         return independent_tasks(kernel)
 
-    def _values(self, followed: Followed, scalarization: Scalarization, radius: Tensor) -> Tensor:
-        return _componentwise_ucb(*followed.mean_and_variance(), scalarization, radius)
-
-    def _acquisition(
-        self, model: ExactMultiTaskGP, scalarization: Scalarization, radius: Tensor, pending: Tensor | None
-    ) -> ScalarizedMultiTaskUCB:
-        model = model if pending is None else model.hallucinate(pending)
-        return _ComponentwiseUCB(model, scalarization, radius)
+    def _of_objectives(self, weights: Tensor) -> Scalarization:
+        return _ByTask(super()._of_objectives(weights))
 
 
-def _componentwise_ucb(mean: Tensor, variance: Tensor, scalarization: Scalarization, radius: Tensor) -> Tensor:
-    deviation = variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
-    return scalarization(mean + radius.to(mean)[..., None, None] * deviation)
+class _ByTask(Scalarization):
+    """A scalarisation of which only the tasks' deviations are to be known, even if it could use more."""
 
+    def __init__(self, scalarization: Scalarization) -> None:
+        super().__init__(scalarization.weights)
+        self.scalarization = scalarization
 
-class _ComponentwiseUCB(ScalarizedMultiTaskUCB):
-    def _value(self, X: Tensor, before: Tensor) -> Tensor:
-        mean, variance = self.model.mean_and_variance(X)
-        return _componentwise_ucb(mean, variance, self.scalarization, self.radius).squeeze(-1)
+    @property
+    def lipschitz(self) -> Tensor:
+        return self.scalarization.lipschitz
+
+    def _scalarize(self, Y: Tensor) -> Tensor:
+        return self.scalarization(Y)

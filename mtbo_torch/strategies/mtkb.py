@@ -13,7 +13,7 @@ class MTKB(ExactStrategy):
 
     Each round draws weights :math:`\lambda`, maximises :math:`s_\lambda(\mu_t(x)) + L_\lambda \beta_t
     \|\Gamma_t(x, x)\|^{1/2}`, and learns from the answer. On finite `choices` a round costs :math:`O(r t^2 + N t)`,
-    on `bounds` the acquisition is maximised by BoTorch's batched L-BFGS-B. All objectives are maximised.
+    on `bounds` the acquisition is maximised by BoTorch's batched L-BFGS-B.
 
     Args:
         kernel: The multi-task kernel :math:`\Gamma`. The strategy keeps a copy. With `refit_every` it may be the number
@@ -28,12 +28,20 @@ class MTKB(ExactStrategy):
         delta: The probability with which the confidence bound may fail.
         radius: ``"theory"``; or a number; or ``"mobo"``, :math:`\sqrt{0.125 \log(2 t + 1)}` in round t; or a function
             that takes the number of observations to a number.
+        bound: ``"norm"``, the paper's, or ``"ellipsoid"``, which is tighter and has the same guarantee; see
+            :class:`ScalarizedMultiTaskUCB`.
         refit_every: After how many observations the kernel's free parameters are learned again, by maximum likelihood.
             The strategy then works on inputs scaled to the unit cube and values standardised at each refit, and all
             other arguments are meant in these units. By default nothing is learned, and units are the user's.
         scalarization: The class of scalarisation, called with the weights.
+        ref_point: ``k``, the reference point of the Chebyshev or the hypervolume scalarisation, one value for each
+            objective, in the units of the values told and with their signs. By default the origin for Chebyshev, or, if
+            the kernel is learned, the best values seen.
         weights: Where the weights come from. By default :class:`InverseUniformWeights` (the paper's) for the Chebyshev
-            scalarisation and :class:`UniformWeights` for any other.
+            scalarisation, :class:`SphereWeights` for the hypervolume's and :class:`UniformWeights` for any other.
+        signs: 1, -1 or 0 for each task: to be maximised, to be minimised, or no objective (but perhaps constrained).
+        constraints: The pair of A, ``m x n``, and c, ``m``: the values of all n tasks should satisfy :math:`A y \le c`.
+            The acquisition is weighed by the probability of that.
         seed: All randomness follows from it. A list of b seeds gives b independent trials side by side: points are
             then ``b x q x d`` and values ``b x q x n``, and the kernel may have batch shape ``b``.
         num_restarts: For the maximisation on `bounds`.

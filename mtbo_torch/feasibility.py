@@ -1,0 +1,148 @@
+"""Constraints on outcomes, and how likely they are to hold."""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.special import ndtr, ndtri
+
+from mtbo_torch.checks import require_finite, require_tensor
+from mtbo_torch.regression import sum_all
+
+# Fixed points of the unit cube from which a joint probability is averaged.
+NUM_SAMPLES = 128
+
+
+class OutcomeConstraints(torch.nn.Module):
+    r"""Constraints :math:`A y \le c` on the values y of the tasks at a point.
+
+    Rows of A that are multiples of each other become one interval.
+
+    Args:
+        A: ``m x n``, one row per constraint and one column per task.
+        c: ``m`` or ``m x 1``, as in BoTorch's ``(A, b)``.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch.feasibility import OutcomeConstraints
+        >>> at_most_one = OutcomeConstraints(torch.tensor([[1.0, 0.0]]), torch.tensor([1.0]))
+        >>> at_most_one.probability(torch.tensor([1.0, 5.0]), torch.eye(2))
+        tensor(0.5000)
+    """
+
+    A: Tensor
+    lower: Tensor
+    upper: Tensor
+    offset: Tensor
+    scale: Tensor
+    samples: Tensor
+
+    def __init__(self, A: Tensor, c: Tensor) -> None:
+        super().__init__()
+        _require_constraints(A, c)
+        A, c = A.double(), c.double().reshape(-1)
+        rows: list[Tensor] = []
+        bounds: list[list[float]] = []
+        for row, limit in zip(A, c, strict=True):
+            scale = row.norm()
+            row, value = row / scale, (limit / scale).item()
+            for known, interval in zip(rows, bounds, strict=True):
+                if torch.allclose(row, known):
+                    interval[1] = min(interval[1], value)
+                    break
+                if torch.allclose(row, -known):
+                    interval[0] = max(interval[0], -value)
+                    break
+            else:
+                rows.append(row)
+                bounds.append([-math.inf, value])
+        for low, high in bounds:
+            if low > high:
+                raise ValueError(
+                    f"A and c should leave something allowed, got an outcome that is to be at least {low:g} and at "
+                    f"most {high:g} (in a direction of unit length). A row a of A and an entry c mean a^T y <= c."
+                )
+        self._is_interval = [math.isfinite(low) for low, _ in bounds]
+        self.register_buffer("A", torch.stack(rows))
+        self.register_buffer("lower", torch.tensor([low for low, _ in bounds], dtype=torch.double))
+        self.register_buffer("upper", torch.tensor([high for _, high in bounds], dtype=torch.double))
+        # Nothing depends on the value of the last one.
+        count = NUM_SAMPLES if len(rows) > 1 else 1
+        self.register_buffer("offset", torch.zeros(self.num_tasks, dtype=torch.double))
+        self.register_buffer("scale", torch.ones(self.num_tasks, dtype=torch.double))
+        engine = torch.quasirandom.SobolEngine(len(rows), scramble=True, seed=0)
+        self.register_buffer("samples", engine.draw(count, dtype=torch.double).mT.contiguous())
+
+    @property
+    def num_tasks(self) -> int:
+        return self.A.shape[-1]
+
+    def extra_repr(self) -> str:
+        return f"{self.A.tolist()}, {self.lower.tolist()}, {self.upper.tolist()}"
+
+    def in_units(self, offset: Tensor, scale: Tensor) -> Self:
+        """The same constraints on values y' with ``y = offset + scale * y'``, ``... x 1 x n`` both."""
+        own = deepcopy(self)
+        own.offset, own.scale = offset, scale
+        return own
+
+    def probability(self, mean: Tensor, covariance: Tensor) -> Tensor:
+        r"""``...``, the probability that all hold for :math:`y \sim N(\mu, \Gamma)`, differentiable.
+
+        For one constraint it is exact. For several the tasks' covariances count: the constraints are taken one after
+        another, each given values of those before, averaged over fixed points (Genz 1992; within 1e-2, mostly 1e-3).
+
+        Args:
+            mean: ``... x n``.
+            covariance: ``... x n x n``.
+        """
+        A, offset, scale = self.A.to(mean), self.offset.to(mean), self.scale.to(mean)
+        mean, covariance = offset + scale * mean, scale.unsqueeze(-1) * covariance * scale.unsqueeze(-2)
+        center, chol = mean @ A.mT, _cholesky(A @ covariance @ A.mT)
+        low, high = ((bound.to(mean) - center).unsqueeze(-1) for bound in (self.lower, self.upper))  # ... x m x 1
+        eps = torch.finfo(mean.dtype).eps
+        total = torch.ones_like(center[..., :1])
+        drawn: list[Tensor] = []
+        for j, sample in enumerate(self.samples.to(mean)):
+            shift = sum_all([torch.zeros_like(total), *[chol[..., j, i, None] * z for i, z in enumerate(drawn)]])
+            upper = (high[..., j, :] - shift) / chol[..., j, j, None]
+            below, share = torch.zeros_like(upper), ndtr(upper)
+            if self._is_interval[j]:
+                lower = (low[..., j, :] - shift) / chol[..., j, j, None]
+                # From the side on which both are small.
+                below, share = ndtr(lower), torch.where(lower > 0, ndtr(-lower) - ndtr(-upper), share - ndtr(lower))
+            total = total * share
+            drawn.append(ndtri((below + sample * share).clamp(eps, 1 - eps)))
+        return total.mean(dim=-1)
+
+
+def _cholesky(matrix: Tensor) -> Tensor:
+    """Of ``... x m x m`` positive semi-definite matrices; a few units in the last place make them definite."""
+    number = torch.finfo(matrix.dtype)
+    if matrix.shape[-1] == 1:
+        return matrix.clamp_min(number.tiny).sqrt()
+    diagonal = matrix.diagonal(dim1=-2, dim2=-1)
+    raised = diagonal.clamp_min(number.tiny**0.5) * (1 + number.eps**0.5)
+    return torch.linalg.cholesky_ex(matrix + torch.diag_embed(raised - diagonal)).L
+
+
+def _require_constraints(A: object, c: object) -> None:
+    A = require_tensor("A", A, "Pass one row per constraint and one column per task.")
+    c = require_tensor("c", c, "Pass one number per constraint.")
+    if A.dim() != 2 or A.numel() == 0:
+        raise ValueError(
+            f"A should be `m x n`, got shape {tuple(A.shape)}. Pass one row per constraint and one column per task."
+        )
+    if c.numel() != len(A):
+        raise ValueError(
+            f"c should have one entry for each of the {len(A)} constraints (from A), got shape {tuple(c.shape)}. "
+            "A row a of A and an entry c mean a^T y <= c."
+        )
+    require_finite("A", A)
+    require_finite("c", c)
+    if (A == 0).all(dim=-1).any():
+        raise ValueError("A should have an entry other than zero in every row, got a row of zeros. Leave that row out.")
