@@ -53,18 +53,34 @@ def fitted(t: int, n: int, kernel: MultiTaskKernel) -> ExactMultiTaskGP:
     return model
 
 
-def value_and_gradient(t: int, n: int = 9) -> tuple[str, float]:
-    """The acquisition with its gradient at 512 points against a 512 x t by t x t product."""
-    weights = InverseUniformWeights(n).sample(generator=torch.Generator().manual_seed(0))
-    acqf = ScalarizedMultiTaskUCB(fitted(t, n, full_rank(n)), ChebyshevScalarization(weights), radius=2.0)
+def acquisition_of(model: ExactMultiTaskGP, bound: str = "norm") -> Callable[[], object]:
+    """Its values at 512 points with their gradient; what is done once for a model has been done."""
+    weights = InverseUniformWeights(model.num_outputs).sample(generator=torch.Generator().manual_seed(0))
+    acqf = ScalarizedMultiTaskUCB(model, ChebyshevScalarization(weights), radius=2.0, bound=bound)
     X = torch.rand(POINTS, 1, DIMENSION, requires_grad=True)
+    return lambda: torch.autograd.grad(acqf(X).sum(), X)
+
+
+def value_and_gradient(t: int, n: int = 9) -> tuple[str, float]:
+    """The acquisition against a 512 x t by t x t product."""
     left, right = torch.rand(POINTS, t), torch.rand(t, t)
-
-    def ours() -> None:
-        torch.autograd.grad(acqf(X).sum(), X)
-
+    ours = acquisition_of(fitted(t, n, full_rank(n)))
     product, gradient = in_turns([lambda: left @ right, ours], repeats=25)
     return f"{milliseconds(gradient):.1f} ms against {milliseconds(product):.1f} ms", ratio(gradient, product)
+
+
+def ellipsoid_over_norm(t: int = 1000, n: int = 9) -> tuple[str, float]:
+    """The two bounds of the acquisition."""
+    norm, ellipsoid = (acquisition_of(fitted(t, n, full_rank(n)), bound) for bound in ("norm", "ellipsoid"))
+    usual, tighter = in_turns([norm, ellipsoid], repeats=25)
+    return f"{milliseconds(tighter):.1f} ms against {milliseconds(usual):.1f} ms", ratio(tighter, usual)
+
+
+def many_over_few_tasks(many: int, t: int = 1000, few: int = 2) -> tuple[str, float]:
+    """The acquisition for many tasks against that for few."""
+    runs = [acquisition_of(fitted(t, n, full_rank(n))) for n in (few, many)]
+    two, fifty = in_turns(runs, repeats=25)
+    return f"{milliseconds(fifty):.1f} ms against {milliseconds(two):.1f} ms", ratio(fifty, two)
 
 
 def against_kronecker(t: int = 200, n: int = 9) -> tuple[str, float]:
@@ -145,6 +161,9 @@ def growth_of_an_append(n: int = 9) -> tuple[str, float]:
 LINES: list[tuple[str, Callable[[], tuple[str, float]], str, float]] = [
     ("value and gradient, t = 1000, over a bare product", lambda: value_and_gradient(1000), "<=", 2.0),
     ("value and gradient, t = 2000, over a bare product", lambda: value_and_gradient(2000), "<=", 1.5),
+    ("bound='ellipsoid' over bound='norm', t = 1000, n = 9", ellipsoid_over_norm, "<=", 2.0),
+    ("20 tasks over 2, t = 1000", lambda: many_over_few_tasks(20), "<=", 1.5),
+    ("50 tasks over 2, t = 1000", lambda: many_over_few_tasks(50), "<=", 1.5),
     ("KroneckerMultiTaskGP over ours, t = 200, n = 9, 512 points", against_kronecker, ">=", 100.0),
     ("ModelListGP over ours, t = 500, n = 20, 512 points", against_model_list, ">=", 20.0),
     ("refit over append, t = 2000, similarity kernel", lambda: append_against_refit(similarity(9)), ">=", 50.0),
