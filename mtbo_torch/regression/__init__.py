@@ -18,9 +18,10 @@ def fit(gamma: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> Regression:
 
     A sum of separable terms whose (whitened) task matrices commute, above all a single term, takes the Kronecker
     path; everything else the dense one, and so do task matrices with a gradient: that of common eigenvectors does not
-    exist where eigenvalues are equal.
+    exist where eigenvalues are equal. Values that are NaN were not seen; with any such, the path is dense as well.
     """
-    if isinstance(gamma, SeparableSum) and not any(B.requires_grad for B in (*gamma.task_covars, noise)):
+    has_gradient = isinstance(gamma, SeparableSum) and any(B.requires_grad for B in (*gamma.task_covars, noise))
+    if isinstance(gamma, SeparableSum) and not has_gradient and not Y.isnan().any():
         regression = KroneckerRegression.try_fit(gamma, noise, X, Y)
         if regression is not None:
             return regression

@@ -17,7 +17,7 @@ from mtbo_torch.regression.base import (
     shared_product,
     sum_all,
 )
-from mtbo_torch.regression.dense import operator_norm
+from mtbo_torch.regression.dense import DenseRegression, operator_norm
 from mtbo_torch.regression.growing import GrowingRows, InverseCholesky
 from mtbo_torch.regression.spectrum import Spectrum, whiten
 
@@ -30,22 +30,26 @@ class GroupedKernel:
     `eigvals`, which are all one otherwise.
 
     Attributes:
-        kernels: The scalar kernels of the terms.
+        gamma: What the groups were made from.
         loadings: ``(b) x J x r`` when there are several terms, else None.
         eigvals: ``(b) x r``.
     """
 
-    kernels: tuple[ScalarKernel, ...]
+    gamma: SeparableSum
     loadings: Tensor | None
     eigvals: Tensor
 
     @classmethod
-    def of(cls, kernels: tuple[ScalarKernel, ...], spectrum: Spectrum) -> GroupedKernel:
-        if len(kernels) == 1:
+    def of(cls, gamma: SeparableSum, spectrum: Spectrum) -> GroupedKernel:
+        if len(gamma.kernels) == 1:
             # An eigenvalue that is zero in one data set but not in all would make its shift infinite.
             tiny = torch.finfo(spectrum.eigvals.dtype).tiny ** 0.5
-            return cls(kernels, None, spectrum.eigvals.squeeze(-2).clamp_min(tiny))
-        return cls(kernels, spectrum.eigvals, torch.ones_like(spectrum.eigvals[..., 0, :]))
+            return cls(gamma, None, spectrum.eigvals.squeeze(-2).clamp_min(tiny))
+        return cls(gamma, spectrum.eigvals, torch.ones_like(spectrum.eigvals[..., 0, :]))
+
+    @property
+    def kernels(self) -> tuple[ScalarKernel, ...]:
+        return self.gamma.kernels
 
     @property
     def shared(self) -> bool:
@@ -100,7 +104,7 @@ class KroneckerRegression(Regression):
     def try_fit(cls, gamma: SeparableSum, noise: Tensor, X: Tensor, Y: Tensor) -> KroneckerRegression | None:
         """Fit if the whitened task matrices commute, else return None."""
         spectrum = Spectrum.of(whiten(gamma.task_covars, noise))
-        return None if spectrum is None else cls.fit(GroupedKernel.of(gamma.kernels, spectrum), spectrum, noise, X, Y)
+        return None if spectrum is None else cls.fit(GroupedKernel.of(gamma, spectrum), spectrum, noise, X, Y)
 
     @classmethod
     def fit(cls, kernel: GroupedKernel, spectrum: Spectrum, noise: Tensor, X: Tensor, Y: Tensor) -> KroneckerRegression:
@@ -128,8 +132,13 @@ class KroneckerRegression(Regression):
         r"""``(b)``, the largest information gain of one direction; of one task, when the tasks are independent."""
         return self._logdets.amax(dim=-1).clamp_min(0) / 2
 
-    def append(self, X: Tensor, Y: Tensor) -> KroneckerRegression:
-        return self._append(X, Y)[0]
+    def append(self, X: Tensor, Y: Tensor) -> KroneckerRegression | DenseRegression:
+        """As for every regression; a first value that was not seen breaks the structure, and all is fitted densely."""
+        return self._append_densely(X, Y) if Y.isnan().any() else self._append(X, Y)[0]
+
+    def _append_densely(self, X: Tensor, Y: Tensor) -> DenseRegression:
+        X, Y = torch.cat([self.train_X, X], dim=-2), torch.cat([self.train_Y, Y], dim=-2)
+        return DenseRegression.fit(self.kernel.gamma, self.noise, X, Y)
 
     def _append(self, X: Tensor, Y: Tensor) -> tuple[KroneckerRegression, Tensor, Tensor]:
         """Append; also return the new rows of ``M`` and the whitened residuals, which followers need."""
@@ -256,7 +265,9 @@ class FollowedKronecker(Followed):
         mean = (cross @ regression.weights).sum(dim=-3)
         return cls(regression, points, GrowingRows.of(cross.mT.contiguous()), variances, mean)
 
-    def append(self, X: Tensor, Y: Tensor) -> FollowedKronecker:
+    def append(self, X: Tensor, Y: Tensor) -> Followed:
+        if Y.isnan().any():
+            return Followed(self.regression._append_densely(X, Y), self.points)
         grown, rows, residual = self.regression._append(X, Y)
         cross = self.cross.extend(grown.kernel(X, self.points))
         change = shared_product(rows, cross.rows)

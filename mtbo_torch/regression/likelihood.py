@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mtbo_torch.regression.base import SINGULAR_REMEDY, MatrixKernel, SeparableSum, sum_all
 from mtbo_torch.regression.growing import safe_cholesky, solve_lower
+from mtbo_torch.regression.seen import Seen
 from mtbo_torch.regression.spectrum import whiten
 
 # The share of its own variance that is added to every atom's.
@@ -20,7 +21,8 @@ def log_likelihood(gamma: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> 
     r"""``(b)``, :math:`\log N(vec(Y); 0, G_t + I \otimes diag(noise))`.
 
     For :math:`\Gamma = k B` it costs :math:`O(t^3 + n^3)`, whatever is to be learned, and for independent tasks n
-    times :math:`O(t^3)`; other sums work on the ``nt x nt`` matrix.
+    times :math:`O(t^3)`; other sums work on the ``nt x nt`` matrix. Values that are NaN were not seen, and it is the
+    density of the others: for independent tasks at the same cost, else on the ``s x s`` matrix of s values.
 
     Args:
         gamma: The kernel.
@@ -29,12 +31,11 @@ def log_likelihood(gamma: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> 
         Y: ``(b) x t x n``, with a prior mean of zero.
     """
     if isinstance(gamma, SeparableSum):
-        if len(gamma.kernels) == 1:
+        if len(gamma.kernels) == 1 and not Y.isnan().any():
             return _of_one_term(gamma, noise, X, Y)
         if all(_is_diagonal(B) for B in gamma.task_covars):
             return _of_independent_tasks(gamma, noise, X, Y)
-    variances = noise.unsqueeze(-2).expand(Y.shape).flatten(-2)
-    return _gaussian(gamma(X, X) + torch.diag_embed(variances), Y.flatten(-2))
+    return _gaussian(gamma(X, X), noise.unsqueeze(-2).expand(Y.shape).flatten(-2), Y)
 
 
 def nystrom_log_likelihood(gamma: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor, atoms: Tensor) -> Tensor:
@@ -137,16 +138,26 @@ def _of_independent_tasks(gamma: SeparableSum, noise: Tensor, X: Tensor, Y: Tens
         k(X, X).unsqueeze(-3) * B.diagonal(dim1=-2, dim2=-1)[..., None, None]
         for k, B in zip(gamma.kernels, gamma.task_covars, strict=True)
     ]
-    variances = noise.expand(*noise.shape[:-1], Y.shape[-1])
-    eye = torch.eye(X.shape[-2], dtype=X.dtype, device=X.device)
-    return _gaussian(sum_all(grams) + variances[..., None, None] * eye, Y.mT).sum(dim=-1)
+    return _gaussian(sum_all(grams), noise.unsqueeze(-2).expand(Y.shape).mT, Y.mT.unsqueeze(-1)).sum(dim=-1)
 
 
-def _gaussian(covariance: Tensor, y: Tensor) -> Tensor:
-    """The log density of ``... x N`` values with a mean of zero and this covariance."""
-    chol = _cholesky(covariance)
+def _gaussian(gram: Tensor, noise: Tensor, Y: Tensor) -> Tensor:
+    """The log density of those of ``... x t x n`` values that were seen, with a mean of zero.
+
+    Args:
+        gram: ``... x nt x nt``, their covariance without noise.
+        noise: ``... x nt``, the variance of their noise.
+        Y: The values.
+    """
+    seen = Seen.of(Y)
+    y, noise = seen.values(Y), seen.noise(noise)
+    chol = _cholesky(seen.rows(seen.columns(gram)) + torch.diag_embed(noise))
     quadratic = solve_lower(chol, y.unsqueeze(-1)).square().sum(dim=(-2, -1))
-    return _minus_half(quadratic, _logdet(chol)) - y.shape[-1] / 2 * math.log(2 * math.pi)
+    density = _minus_half(quadratic, _logdet(chol)) - y.shape[-1] / 2 * math.log(2 * math.pi)
+    if seen.mask is None:
+        return density
+    # Where some data sets have not seen a value, that of a zero with nothing but noise was counted.
+    return density + ((1 - seen.mask) * (2 * math.pi * noise).log()).sum(dim=-1) / 2
 
 
 def _features(own: Tensor, cross: Tensor) -> Tensor:
