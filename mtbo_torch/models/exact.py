@@ -16,7 +16,8 @@ class ExactMultiTaskGP(MultiTaskGPModel):
     between tasks. For kernels ``k B`` (and sums whose task matrices commute) a fit costs :math:`O(r t^3)` with r the
     number of distinct non-zero eigenvalues of B, conditioning on a point :math:`O(r t^2)`, and mean and norm at a
     point :math:`O(t^2)` whatever the number of tasks (:math:`O(r t^2)` if each has a noise of its own); other kernels
-    work on the ``nt x nt`` matrix.
+    work on the ``nt x nt`` matrix, and with missing values every kernel works on the ``s x s`` matrix of the s values
+    seen.
 
     Args:
         train_X: ``(b) x t x d``; t = 0 gives the prior.
@@ -33,6 +34,8 @@ class ExactMultiTaskGP(MultiTaskGPModel):
         outcome_transform: A BoTorch outcome transform, such as ``Standardize(n)``. Everything the model says is in
             the units of `train_Y`; if the transform is not affine, only :meth:`posterior` can be.
         input_transform: A BoTorch input transform, such as ``Normalize(d)``.
+        allow_missing: Whether values may be NaN, here and in :meth:`condition_on_observations`, for tasks that were not
+            observed at a point: the model is then that of the others. Their `train_Yvar` may be NaN, too.
 
     Example:
         >>> import torch, gpytorch
@@ -43,7 +46,12 @@ class ExactMultiTaskGP(MultiTaskGPModel):
         >>> model = ExactMultiTaskGP(X, Y, covar_module=kernel, eta=0.1)
         >>> model.mean(X).shape, model.covariance(X).shape, model.covariance_norm(X).shape
         (torch.Size([5, 2]), torch.Size([5, 2, 2]), torch.Size([5]))
+        >>> Y[::2, 1] = torch.nan  # the second task was not observed at every other point
+        >>> ExactMultiTaskGP(X, Y, covar_module=kernel, eta=0.1, allow_missing=True).mean(X).isfinite().all()
+        tensor(True)
     """
+
+    _missing_hint = "Build the model with allow_missing=True if NaN stands for a value that was not seen."
 
     def _fit_to(self, problem: Problem) -> reg.Regression:
         return reg.fit(problem.gamma, problem.noise, problem.X, problem.Y)

@@ -240,7 +240,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         kind = self.scalarization
         if self._units is not None and self._told_Y.length and issubclass(kind, ChebyshevScalarization):
             # As is usual, from the best values seen: every part of the front is nearest to them for some weights.
-            return kind(weights, ref_point=self._units.y(self._told_Y.rows).amax(dim=-2))
+            return kind(weights, ref_point=self._units.best(self._told_Y.rows))
         return super()._scalarization_of(weights)
 
     def _propose(self, scalarizations: list[Scalarization]) -> Tensor:
@@ -314,7 +314,7 @@ class ExactStrategy(KernelStrategy[ExactMultiTaskGP]):
     def _model_of(
         self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None, **options: Any
     ) -> ExactMultiTaskGP:
-        return ExactMultiTaskGP(X, Y, covar_module=kernel, eta=eta, **options)
+        return ExactMultiTaskGP(X, Y, covar_module=kernel, eta=eta, allow_missing=self._can_miss_values, **options)
 
     def _learn(self, state: State, x: Tensor, y: Tensor) -> State:
         return state.append(x, y)
