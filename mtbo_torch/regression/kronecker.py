@@ -2,7 +2,7 @@ r"""Kernels that a rotation of the tasks makes diagonal: :math:`\Gamma = k B`, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,7 +18,8 @@ from mtbo_torch.regression.base import (
     sum_all,
 )
 from mtbo_torch.regression.dense import DenseRegression, operator_norm
-from mtbo_torch.regression.growing import GrowingRows, InverseCholesky
+from mtbo_torch.regression.growing import GrowingRows, InverseCholesky, safe_cholesky, solve_lower
+from mtbo_torch.regression.seen import Seen
 from mtbo_torch.regression.spectrum import Spectrum, whiten
 
 
@@ -132,13 +133,8 @@ class KroneckerRegression(Regression):
         r"""``(b)``, the largest information gain of one direction; of one task, when the tasks are independent."""
         return self._logdets.amax(dim=-1).clamp_min(0) / 2
 
-    def append(self, X: Tensor, Y: Tensor) -> KroneckerRegression | DenseRegression:
-        """As for every regression; a first value that was not seen breaks the structure, and all is fitted densely."""
-        return self._append_densely(X, Y) if Y.isnan().any() else self._append(X, Y)[0]
-
-    def _append_densely(self, X: Tensor, Y: Tensor) -> DenseRegression:
-        X, Y = torch.cat([self.train_X, X], dim=-2), torch.cat([self.train_Y, Y], dim=-2)
-        return DenseRegression.fit(self.kernel.gamma, self.noise, X, Y)
+    def append(self, X: Tensor, Y: Tensor) -> Regression:
+        return CompletedRegression.extended(self, self.train_Y, X, Y) if Y.isnan().any() else self._append(X, Y)[0]
 
     def _append(self, X: Tensor, Y: Tensor) -> tuple[KroneckerRegression, Tensor, Tensor]:
         """Append; also return the new rows of ``M`` and the whitened residuals, which followers need."""
@@ -162,6 +158,12 @@ class KroneckerRegression(Regression):
             _weights(dual, self.kernel, self.spectrum),
         )
         return appended, extension.rows, residual
+
+    def with_values(self, Y: Tensor) -> KroneckerRegression:
+        """The same points with other values, in :math:`O(n t^2)`."""
+        target = self.spectrum.rotate(Y / self.noise.sqrt().unsqueeze(-2))
+        dual = self.factor.upper(self.factor.lower(target.mT)).mT
+        return replace(self, train_Y=Y, dual=dual, weights=_weights(dual, self.kernel, self.spectrum))
 
     def expand(self, batch_shape: torch.Size) -> KroneckerRegression:
         def grow(tensor: Tensor, own: int) -> Tensor:
@@ -267,7 +269,7 @@ class FollowedKronecker(Followed):
 
     def append(self, X: Tensor, Y: Tensor) -> Followed:
         if Y.isnan().any():
-            return Followed(self.regression._append_densely(X, Y), self.points)
+            return Followed(self.regression.append(X, Y), self.points)
         grown, rows, residual = self.regression._append(X, Y)
         cross = self.cross.extend(grown.kernel(X, self.points))
         change = shared_product(rows, cross.rows)
@@ -286,6 +288,184 @@ class FollowedKronecker(Followed):
     @property
     def _mean(self) -> Tensor:
         return self.whitened_mean * self.regression.noise.sqrt().unsqueeze(-2)
+
+
+@dataclass(frozen=True, eq=False)
+class CompletedRegression(Regression):
+    r"""Regression with some values missing (NaN), as a correction of one in which none is.
+
+    With ``A`` the whitened :math:`G_t + I` of all ``nt`` values, and u of them not seen, let :math:`V = (A^{-1})_{uu}`.
+    The missing values are completed by those that make :math:`(A^{-1} y)_u = 0`: they say nothing, and the mean is
+    that of the completed data. Given what was seen,
+
+    .. math::
+
+        \Gamma_t(x, x') &= \Gamma^{all}_t(x, x') + c_u(x)^T V^{-1} c_u(x'), \quad c(x) = A^{-1} G_t(x) \\
+        \log\det A_{ss} &= \log\det A + \log\det V
+
+    Fitting costs :math:`O(r t^3 + u^3)`, an append :math:`O((r p + n) t^2 + u^3)` with p points at which a value is
+    missing, and a point :math:`O(r t^2 + n u^2)`. It pays while more is seen than not.
+
+    Attributes:
+        base: The regression on the completed data.
+        train_Y: With NaN.
+        places: ``p``, the points at which a data set misses a value.
+        missing: The missing ones of the ``pn`` values there.
+        rows: ``(b) x r x p x t``, the columns of ``M_g`` for these points.
+        root: ``(b) x u x u``, the inverse of the Cholesky factor of ``V``.
+        logdet: ``(b)``, :math:`\log\det V`.
+    """
+
+    base: KroneckerRegression
+    train_Y: Tensor
+    places: Tensor
+    missing: Seen
+    rows: Tensor
+    root: Tensor
+    logdet: Tensor
+
+    @classmethod
+    def of(cls, base: KroneckerRegression, Y: Tensor) -> CompletedRegression:
+        """From the regression on ``(b) x t x n`` values that differ from `Y` only where those are NaN."""
+        unseen = Y.isnan()
+        places = unseen.any(dim=-1).reshape(-1, Y.shape[-2]).any(dim=0).nonzero().squeeze(-1)
+        missing = Seen.where(unseen[..., places, :], Y)
+        units = torch.eye(Y.shape[-2], dtype=Y.dtype, device=Y.device)[places]
+        rows = base.factor.lower(units.expand(*base.factor.batch_shape, *units.shape))
+        V = missing.rows(missing.columns(_inverse_at(base, rows)))
+        if missing.mask is not None:
+            V = V + torch.diag_embed(1 - missing.mask)
+        floor = V.new_full(V.shape[:-2], torch.finfo(V.dtype).tiny)
+        chol = safe_cholesky(V, floor, V, SINGULAR_REMEDY)
+        root = solve_lower(chol, torch.eye(V.shape[-1], dtype=V.dtype, device=V.device).expand_as(V))
+        logdet = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+        said = missing.columns(_solved(base)[..., places, :].flatten(-2).unsqueeze(-2))
+        change = -(said @ root.mT @ root).squeeze(-2)
+        whitened = missing.spread(change, len(places) * Y.shape[-1]).unflatten(-1, (-1, Y.shape[-1]))
+        completed = base.train_Y.index_add(-2, places, whitened * base.noise.sqrt().unsqueeze(-2))
+        return cls(base.with_values(completed), Y, places, missing, rows, root, logdet)
+
+    @classmethod
+    def try_fit(cls, gamma: SeparableSum, noise: Tensor, X: Tensor, Y: Tensor) -> CompletedRegression | None:
+        """Fit if the whitened task matrices commute and it pays, else return None."""
+        if not cls._pays(Y):
+            return None
+        base = KroneckerRegression.try_fit(gamma, noise, X, _without_nan(Y))
+        return None if base is None else cls.of(base, Y)
+
+    @classmethod
+    def extended(cls, base: KroneckerRegression, train_Y: Tensor, X: Tensor, Y: Tensor) -> Regression:
+        """Append to a regression on completed data, of which `train_Y` were seen."""
+        Y_all = torch.cat([train_Y, Y], dim=-2)
+        if cls._pays(Y_all):
+            return cls.of(base._append(X, _without_nan(Y))[0], Y_all)
+        return DenseRegression.fit(base.kernel.gamma, base.noise, torch.cat([base.train_X, X], dim=-2), Y_all)
+
+    @staticmethod
+    def _pays(Y: Tensor) -> bool:
+        seen = ~Y.isnan().reshape(-1, *Y.shape[-2:])
+        return bool(2 * (~seen).any(dim=0).sum() <= seen.any(dim=0).sum())
+
+    @property
+    def noise(self) -> Tensor:
+        return self.base.noise
+
+    @property
+    def train_X(self) -> Tensor:
+        return self.base.train_X
+
+    @property
+    def info_gain(self) -> Tensor:
+        return (self.base.info_gain + self.logdet / 2).clamp_min(0)
+
+    @property
+    def mean_norm(self) -> Tensor:
+        return self.base.mean_norm
+
+    def append(self, X: Tensor, Y: Tensor) -> Regression:
+        return CompletedRegression.extended(self.base, self.train_Y, X, Y)
+
+    def expand(self, batch_shape: torch.Size) -> CompletedRegression:
+        def grow(tensor: Tensor, own: int) -> Tensor:
+            return tensor.expand(*batch_shape, *tensor.shape[tensor.dim() - own :])
+
+        return CompletedRegression(
+            self.base.expand(batch_shape),
+            grow(self.train_Y, 2),
+            self.places,
+            self.missing.expand(batch_shape),
+            grow(self.rows, 3),
+            grow(self.root, 2),
+            grow(self.logdet, 0),
+        )
+
+    def mean(self, X: Tensor) -> Tensor:
+        return self.base.mean(X)
+
+    def covariance(self, X: Tensor) -> Tensor:
+        folded = Folded.of(X, self.batch_shape)
+        return folded.unfold(self._covariance(folded.points, self.base.kernel(folded.points, self.train_X)))
+
+    def mean_and_norm(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        folded = Folded.of(X, self.batch_shape)
+        cross = self.base.kernel(folded.points, self.train_X)
+        norm = operator_norm(self._covariance(folded.points, cross))
+        return folded.unfold(self.base._mean(cross)), folded.unfold(norm)
+
+    def mean_and_variance(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        folded = Folded.of(X, self.batch_shape)
+        cross = self.base.kernel(folded.points, self.train_X)
+        variances = self._covariance(folded.points, cross).diagonal(dim1=-2, dim2=-1)
+        return folded.unfold(self.base._mean(cross)), folded.unfold(variances)
+
+    def joint_covariance(self, X: Tensor) -> Tensor:
+        folded = Folded.of(X, self.batch_shape)
+        projected = self.base.factor.lower(self.base.kernel(folded.points, self.train_X))
+        correction = folded.unfold(self._correction(projected)).flatten(-3, -2)
+        return self.base.joint_covariance(X) + correction @ correction.mT
+
+    def _covariance(self, points: Tensor, cross: Tensor) -> Tensor:
+        base, projected = self.base, self.base.factor.lower(cross)
+        known = projected.square().sum(dim=-1)
+        variances = (base.kernel.eigvals[..., None] * (base.kernel.diag(points) - known)).clamp_min(0)
+        correction = self._correction(projected)
+        return base.spectrum.spread_diagonal(variances, base.noise) + correction @ correction.mT
+
+    def _correction(self, projected: Tensor) -> Tensor:
+        """``(b) x P x n x u``, from ``(b) x r x P x t`` products of ``M_g`` with the kernel."""
+        bases = self.base.spectrum.bases
+        solved = projected @ self.rows.mT
+        c = torch.einsum("...gpi,...gab->...pbia", solved, bases @ bases.mT).flatten(-2).flatten(-3, -2)
+        c = (self.missing.columns(c) @ self.root.mT).unflatten(-2, (-1, self.num_tasks))
+        return c * self.noise.sqrt()[..., None, :, None]
+
+
+def _inverse_at(base: KroneckerRegression, rows: Tensor) -> Tensor:
+    """``(b) x pn x pn``, the block of :math:`A^{-1}` at p points, from the columns of ``M_g`` for them."""
+    projectors = base.spectrum.bases @ base.spectrum.bases.mT
+    per_group = (rows @ rows.mT) / base.kernel.eigvals[..., None, None]
+    block = torch.einsum("...gij,...gab->...iajb", per_group, projectors)
+    points = torch.eye(rows.shape[-2], dtype=rows.dtype, device=rows.device)
+    # In directions without a prior variance, A is one.
+    block = block + points[:, None, :, None] * _beyond(projectors)[..., None, :, None, :]
+    return block.flatten(-4, -3).flatten(-2)
+
+
+def _solved(base: KroneckerRegression) -> Tensor:
+    """``(b) x t x n``, :math:`A^{-1} y`."""
+    bases = base.spectrum.bases
+    inside = ((base.dual / base.kernel.eigvals[..., None, None]) @ bases.mT).sum(dim=-3)
+    return inside + (base.train_Y / base.noise.sqrt().unsqueeze(-2)) @ _beyond(bases @ bases.mT)
+
+
+def _beyond(projectors: Tensor) -> Tensor:
+    """``(b) x n x n``, the projector on what no group spans."""
+    n = projectors.shape[-1]
+    return torch.eye(n, dtype=projectors.dtype, device=projectors.device) - projectors.sum(dim=-3)
+
+
+def _without_nan(Y: Tensor) -> Tensor:
+    return torch.where(Y.isnan(), 0, Y)
 
 
 def _weights(dual: Tensor, kernel: GroupedKernel, spectrum: Spectrum) -> Tensor:

@@ -25,12 +25,17 @@ class Seen:
 
     @classmethod
     def of(cls, Y: Tensor) -> Seen:
-        seen = ~Y.isnan().flatten(-2)
-        if seen.all():
+        return cls.where(~Y.isnan(), Y)
+
+    @classmethod
+    def where(cls, chosen: Tensor, like: Tensor) -> Seen:
+        """The values at which ``(b) x t x n`` are true; of the dtype of `like`."""
+        chosen = chosen.flatten(-2)
+        if chosen.all():
             return cls(None, None)
-        index = seen.reshape(-1, seen.shape[-1]).any(dim=0).nonzero().squeeze(-1)
-        mask = seen[..., index]
-        return cls(index, None if mask.all() else mask.to(Y))
+        index = chosen.reshape(-1, chosen.shape[-1]).any(dim=0).nonzero().squeeze(-1)
+        mask = chosen[..., index]
+        return cls(index, None if mask.all() else mask.to(like))
 
     def columns(self, matrix: Tensor) -> Tensor:
         """``(b) x N x s`` of ``(b) x N x nt``."""
@@ -54,3 +59,14 @@ class Seen:
             return flat
         flat = flat.index_select(-1, self.index)
         return flat if self.mask is None else torch.where(flat.isnan(), 0, flat)
+
+    def spread(self, values: Tensor, size: int) -> Tensor:
+        """``(b) x size`` from ``(b) x s``, with zeros between."""
+        if self.index is None:
+            return values
+        return values.new_zeros(*values.shape[:-1], size).index_copy(-1, self.index, values)
+
+    def expand(self, batch_shape: torch.Size) -> Seen:
+        """The same under a larger batch shape."""
+        mask = self.mask
+        return Seen(self.index, None if mask is None else mask.expand(*batch_shape, mask.shape[-1]))
