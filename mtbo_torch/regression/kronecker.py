@@ -19,7 +19,7 @@ from mtbo_torch.regression.base import (
 )
 from mtbo_torch.regression.dense import DenseRegression, operator_norm
 from mtbo_torch.regression.growing import GrowingRows, InverseCholesky, safe_cholesky, solve_lower
-from mtbo_torch.regression.seen import Seen
+from mtbo_torch.regression.seen import Missing, few_are_missing
 from mtbo_torch.regression.spectrum import Spectrum, whiten
 
 
@@ -303,23 +303,21 @@ class CompletedRegression(Regression):
         \Gamma_t(x, x') &= \Gamma^{all}_t(x, x') + c_u(x)^T V^{-1} c_u(x'), \quad c(x) = A^{-1} G_t(x) \\
         \log\det A_{ss} &= \log\det A + \log\det V
 
-    Fitting costs :math:`O(r t^3 + u^3)`, an append :math:`O((r p + n) t^2 + u^3)` with p points at which a value is
-    missing, and a point :math:`O(r t^2 + n u^2)`. It pays while more is seen than not.
+    Fitting costs :math:`O(r t^3 + u^3)`, an append :math:`O(r u t^2 + u^3)`, a point :math:`O(r t (t + u) + n u^2)`:
+    it pays while much more is seen than not.
 
     Attributes:
         base: The regression on the completed data.
         train_Y: With NaN.
-        places: ``p``, the points at which a data set misses a value.
-        missing: The missing ones of the ``pn`` values there.
-        rows: ``(b) x r x p x t``, the columns of ``M_g`` for these points.
+        missing: Where.
+        rows: ``(b) x r x u x t``, the columns of ``M_g`` for the points of the missing values.
         root: ``(b) x u x u``, the inverse of the Cholesky factor of ``V``.
         logdet: ``(b)``, :math:`\log\det V`.
     """
 
     base: KroneckerRegression
     train_Y: Tensor
-    places: Tensor
-    missing: Seen
+    missing: Missing
     rows: Tensor
     root: Tensor
     logdet: Tensor
@@ -327,28 +325,21 @@ class CompletedRegression(Regression):
     @classmethod
     def of(cls, base: KroneckerRegression, Y: Tensor) -> CompletedRegression:
         """From the regression on ``(b) x t x n`` values that differ from `Y` only where those are NaN."""
-        unseen = Y.isnan()
-        places = unseen.any(dim=-1).reshape(-1, Y.shape[-2]).any(dim=0).nonzero().squeeze(-1)
-        missing = Seen.where(unseen[..., places, :], Y)
-        units = torch.eye(Y.shape[-2], dtype=Y.dtype, device=Y.device)[places]
+        missing = Missing.of(Y)
+        units = torch.eye(Y.shape[-2], dtype=Y.dtype, device=Y.device)[missing.points]
         rows = base.factor.lower(units.expand(*base.factor.batch_shape, *units.shape))
-        V = missing.rows(missing.columns(_inverse_at(base, rows)))
-        if missing.mask is not None:
-            V = V + torch.diag_embed(1 - missing.mask)
-        floor = V.new_full(V.shape[:-2], torch.finfo(V.dtype).tiny)
-        chol = safe_cholesky(V, floor, V, SINGULAR_REMEDY)
+        V = missing.only(_inverse_at(base, rows, missing))
+        chol = safe_cholesky(V, V.new_full(V.shape[:-2], torch.finfo(V.dtype).tiny), V, SINGULAR_REMEDY)
         root = solve_lower(chol, torch.eye(V.shape[-1], dtype=V.dtype, device=V.device).expand_as(V))
         logdet = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
-        said = missing.columns(_solved(base)[..., places, :].flatten(-2).unsqueeze(-2))
-        change = -(said @ root.mT @ root).squeeze(-2)
-        whitened = missing.spread(change, len(places) * Y.shape[-1]).unflatten(-1, (-1, Y.shape[-1]))
-        completed = base.train_Y.index_add(-2, places, whitened * base.noise.sqrt().unsqueeze(-2))
-        return cls(base.with_values(completed), Y, places, missing, rows, root, logdet)
+        change = -(missing.pick(_solved(base)).unsqueeze(-2) @ root.mT @ root).squeeze(-2)
+        completed = base.train_Y + missing.put(change, Y) * base.noise.sqrt().unsqueeze(-2)
+        return cls(base.with_values(completed), Y, missing, rows, root, logdet)
 
     @classmethod
     def try_fit(cls, gamma: SeparableSum, noise: Tensor, X: Tensor, Y: Tensor) -> CompletedRegression | None:
         """Fit if the whitened task matrices commute and it pays, else return None."""
-        if not cls._pays(Y):
+        if not few_are_missing(Y):
             return None
         base = KroneckerRegression.try_fit(gamma, noise, X, _without_nan(Y))
         return None if base is None else cls.of(base, Y)
@@ -357,14 +348,9 @@ class CompletedRegression(Regression):
     def extended(cls, base: KroneckerRegression, train_Y: Tensor, X: Tensor, Y: Tensor) -> Regression:
         """Append to a regression on completed data, of which `train_Y` were seen."""
         Y_all = torch.cat([train_Y, Y], dim=-2)
-        if cls._pays(Y_all):
+        if few_are_missing(Y_all):
             return cls.of(base._append(X, _without_nan(Y))[0], Y_all)
         return DenseRegression.fit(base.kernel.gamma, base.noise, torch.cat([base.train_X, X], dim=-2), Y_all)
-
-    @staticmethod
-    def _pays(Y: Tensor) -> bool:
-        seen = ~Y.isnan().reshape(-1, *Y.shape[-2:])
-        return bool(2 * (~seen).any(dim=0).sum() <= seen.any(dim=0).sum())
 
     @property
     def noise(self) -> Tensor:
@@ -392,7 +378,6 @@ class CompletedRegression(Regression):
         return CompletedRegression(
             self.base.expand(batch_shape),
             grow(self.train_Y, 2),
-            self.places,
             self.missing.expand(batch_shape),
             grow(self.rows, 3),
             grow(self.root, 2),
@@ -433,29 +418,31 @@ class CompletedRegression(Regression):
 
     def _correction(self, projected: Tensor) -> Tensor:
         """``(b) x P x n x u``, from ``(b) x r x P x t`` products of ``M_g`` with the kernel."""
-        bases = self.base.spectrum.bases
         solved = projected @ self.rows.mT
-        c = torch.einsum("...gpi,...gab->...pbia", solved, bases @ bases.mT).flatten(-2).flatten(-3, -2)
-        c = (self.missing.columns(c) @ self.root.mT).unflatten(-2, (-1, self.num_tasks))
+        c = torch.einsum("...gpu,...gub->...pbu", solved, _projectors(self.base)[..., self.missing.tasks, :])
+        c = (self.missing.masked(c).flatten(-3, -2) @ self.root.mT).unflatten(-2, (-1, self.num_tasks))
         return c * self.noise.sqrt()[..., None, :, None]
 
 
-def _inverse_at(base: KroneckerRegression, rows: Tensor) -> Tensor:
-    """``(b) x pn x pn``, the block of :math:`A^{-1}` at p points, from the columns of ``M_g`` for them."""
-    projectors = base.spectrum.bases @ base.spectrum.bases.mT
-    per_group = (rows @ rows.mT) / base.kernel.eigvals[..., None, None]
-    block = torch.einsum("...gij,...gab->...iajb", per_group, projectors)
-    points = torch.eye(rows.shape[-2], dtype=rows.dtype, device=rows.device)
+def _inverse_at(base: KroneckerRegression, rows: Tensor, missing: Missing) -> Tensor:
+    """``(b) x u x u``, the block of :math:`A^{-1}` at some values, from the columns of ``M_g`` for their points."""
+    projectors, tasks = _projectors(base), missing.tasks
+    of_points = (rows @ rows.mT) / base.kernel.eigvals[..., None, None]
+    inside = (of_points * projectors[..., tasks, :][..., tasks]).sum(dim=-3)
     # In directions without a prior variance, A is one.
-    block = block + points[:, None, :, None] * _beyond(projectors)[..., None, :, None, :]
-    return block.flatten(-4, -3).flatten(-2)
+    same_point = missing.points.unsqueeze(-1) == missing.points
+    return inside + same_point * _beyond(projectors)[..., tasks, :][..., tasks]
 
 
 def _solved(base: KroneckerRegression) -> Tensor:
     """``(b) x t x n``, :math:`A^{-1} y`."""
-    bases = base.spectrum.bases
-    inside = ((base.dual / base.kernel.eigvals[..., None, None]) @ bases.mT).sum(dim=-3)
-    return inside + (base.train_Y / base.noise.sqrt().unsqueeze(-2)) @ _beyond(bases @ bases.mT)
+    inside = ((base.dual / base.kernel.eigvals[..., None, None]) @ base.spectrum.bases.mT).sum(dim=-3)
+    return inside + (base.train_Y / base.noise.sqrt().unsqueeze(-2)) @ _beyond(_projectors(base))
+
+
+def _projectors(base: KroneckerRegression) -> Tensor:
+    """``(b) x r x n x n``, on the directions of each group."""
+    return base.spectrum.bases @ base.spectrum.bases.mT
 
 
 def _beyond(projectors: Tensor) -> Tensor:
