@@ -13,6 +13,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from botorch import settings as botorch_settings
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import MultiTaskGP
 from botorch.models.transforms import Log, Normalize, Standardize
@@ -40,7 +41,7 @@ from mtbo_torch import (
 )
 from mtbo_torch.constructors import estimated_radius
 from mtbo_torch.evaluation import as_gamma
-from mtbo_torch.regression import log_likelihood
+from mtbo_torch.regression import CompletedRegression, DenseRegression, KroneckerRegression, log_likelihood
 from mtbo_torch.strategies import ITBKB, ITKB, MOBO, NEHVI, RandomSearch, Strategy
 
 N, NAN = 3, math.nan
@@ -217,6 +218,60 @@ def test_with_every_value_seen_nothing_changes(build: Builder) -> None:
         assert torch.equal(ours.info_gain, theirs.info_gain)
         assert type(ours.regression) is type(theirs.regression)
         ours, theirs = (model.condition_on_observations(X[6:], Y[6:]) for model in (ours, theirs))
+
+
+@every_kernel
+def test_few_missing_values_keep_the_structure(build: Builder) -> None:
+    X, Y, Z = data(30, N, 2)
+    structured = KroneckerRegression if build is not general_sum else DenseRegression
+    corrected = CompletedRegression if build is not general_sum else DenseRegression
+    assert type(model_of(X, Y, build).regression) is structured
+    assert type(model_of(X, half_of_a_task(Y), build).regression) is corrected
+    assert type(model_of(X, one_task_at_a_point(Y), build).regression) is DenseRegression
+    model = model_of(X[:3], Y[:3], build)
+    kinds = []
+    for hide in (half_of_a_task, lambda Y: Y, one_task_at_a_point, one_task_at_a_point):
+        model = model.condition_on_observations(Z, hide(Y[:7]))
+        kinds.append(type(model.regression))
+    assert kinds == [corrected, corrected, corrected, DenseRegression]
+
+
+@every_kernel
+def test_hardly_any_noise_and_repeated_points(build: Builder) -> None:
+    X, Y, Z = data(15, N, 2)
+    X[5:10] = X[4]
+    model = model_of(X, half_of_a_task(Y), build, eta=1e-3)
+    check_against_oracle(model, build(N, 2).gamma, 1e-3, Z, 1e-9)
+    assert (model.mean_and_variance(X)[1] >= 0).all()
+
+
+@pytest.mark.parametrize("build", [icm, general_sum])
+def test_fantasies_of_a_batch_whose_members_miss_different_values(build: Builder) -> None:
+    X, Y, Z = data(10, N, 2)
+    X, Y = torch.stack([X, X + 0.1]), torch.stack([half_of_a_task(Y), one_value(Y)])
+    model = model_of(X[:, :8], Y[:, :8], build)
+    new = torch.stack([Y[:, 8:], at_random(Y[:, 8:]), one_value(Y[:, 8:])])
+    grown = model.condition_on_observations(X[:, 8:], new)
+    assert grown.batch_shape == (3, 2)
+    for i in range(3):
+        for j in range(2):
+            alone = model_of(X[j], torch.cat([Y[j, :8], new[i, j]]), build)
+            close(grown.mean(Z)[i, j], alone.mean(Z), 1e-9)
+            close(grown.covariance(Z)[i, j], alone.covariance(Z), 1e-9)
+            close(grown.info_gain[i, j], alone.info_gain, 1e-9)
+
+
+@pytest.mark.parametrize("hide", [half_of_a_task, one_task_at_a_point])
+def test_gradients_reach_the_points_that_were_observed(hide: Callable[[Tensor], Tensor]) -> None:
+    X, Y, Z = data(8, N, 2)
+    model = model_of(X[:6], hide(Y)[:6])
+
+    def value(new_X: Tensor) -> Tensor:
+        with botorch_settings.propagate_grads(True):
+            grown = model.condition_on_observations(new_X, hide(Y)[6:])
+        return torch.cat([grown.regression.mean(Z).flatten(), grown.regression.covariance(Z).flatten()])
+
+    assert torch.autograd.gradcheck(value, (X[6:].clone().requires_grad_(),), eps=1e-6, atol=1e-5, rtol=1e-4)
 
 
 def dense_likelihood(kernel: ICMKernel, eta: Tensor, X: Tensor, Y: Tensor) -> Tensor:

@@ -16,8 +16,11 @@ class ExactMultiTaskGP(MultiTaskGPModel):
     between tasks. For kernels ``k B`` (and sums whose task matrices commute) a fit costs :math:`O(r t^3)` with r the
     number of distinct non-zero eigenvalues of B, conditioning on a point :math:`O(r t^2)`, and mean and norm at a
     point :math:`O(t^2)` whatever the number of tasks (:math:`O(r t^2)` if each has a noise of its own); other kernels
-    work on the ``nt x nt`` matrix, and with missing values every kernel works on the ``s x s`` matrix of the s values
-    seen.
+    work on the ``nt x nt`` matrix.
+
+    If u values are missing, a fit for ``k B`` costs :math:`O(u^3)` more, conditioning on a point
+    :math:`O(r u t^2 + u^3)`, and mean and norm :math:`O(r t (t + u) + n u^2)`. Other kernels, and all kernels
+    if more than half as many values are missing as were seen, work on the ``s x s`` matrix of the s values seen.
 
     Args:
         train_X: ``(b) x t x d``; t = 0 gives the prior.

@@ -14,8 +14,8 @@ class MTKB(ExactStrategy):
     Each round draws weights :math:`\lambda`, maximises :math:`s_\lambda(\mu_t(x)) + L_\lambda \beta_t
     \|\Gamma_t(x, x)\|^{1/2}`, and learns from the answer. On finite `choices` a round costs :math:`O(r t^2 + N t)`,
     on `bounds` the acquisition is maximised by BoTorch's batched L-BFGS-B. All objectives are maximised. Once a value
-    is missing (see :meth:`tell`), rounds cost what those of a general kernel do, on all s values seen:
-    :math:`O(n s^2)`, and :math:`O(n s^2)` for each choice or point.
+    is missing (see :meth:`tell`), observations and points cost what :class:`ExactMultiTaskGP` says, and all choices
+    are evaluated in every round.
 
     Args:
         kernel: The multi-task kernel :math:`\Gamma`. The strategy keeps a copy. With `refit_every` it may be the number
