@@ -321,6 +321,11 @@ def test_gradients_of_the_likelihood_of_a_batch(build: Builder) -> None:
     assert torch.autograd.gradcheck(value, (noise, *kernel.parameters()), eps=1e-6, atol=1e-5, rtol=1e-5)
 
 
+def test_without_data_the_likelihood_is_one() -> None:
+    X, Y, _ = data(3, N, 2)
+    assert log_likelihood(as_gamma(icm(N, 2).kernel, N), double([0.1]), X[:0], Y[:0]) == 0
+
+
 def test_the_loss_is_per_value_that_was_seen() -> None:
     X, Y, _ = data(8, N, 2)
     for options in ({"eta": 0.1}, {"eta": None, "train_Yvar": torch.rand(8, N).double() + 0.1}):

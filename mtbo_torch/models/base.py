@@ -203,7 +203,8 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
 
         Args:
             X: ``... x q x d``.
-            Y: ``... x q x n``. Leading dimensions beyond the model's batch shape give a model of that batch shape.
+            Y: ``... x q x n``, NaN for values that were not seen if the model allows missing ones. Leading dimensions
+                beyond the model's batch shape give a model of that batch shape.
             noise: ``... x q x n`` noise variances, behind the outcome transform, for a model that was built with
                 `train_Yvar`; by default the average of those it has.
             kwargs: Ignored, for BoTorch.

@@ -58,7 +58,7 @@ class Seen:
 
 def few_are_missing(Y: Tensor) -> bool:
     """Whether it pays to work with all values and correct for the missing ones, rather than with those seen only."""
-    unseen = Y.isnan().reshape(-1, *Y.shape[-2:])
+    unseen = Y.isnan().reshape(Y.shape[:-2].numel(), *Y.shape[-2:])
     return bool(2 * unseen.any(dim=0).sum() <= (~unseen).any(dim=0).sum())
 
 
