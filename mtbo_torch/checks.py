@@ -30,6 +30,23 @@ def require_finite(name: str, value: Tensor) -> None:
         )
 
 
+def require_values(name: str, value: Tensor, allow_missing: bool, hint: str = "") -> None:
+    """Refuse Inf, and NaN too unless values may be missing; `hint` says how that is allowed, where it can be."""
+    if not allow_missing:
+        try:
+            require_finite(name, value)
+        except ValueError as error:
+            if not hint or not value.isnan().any():
+                raise
+            raise ValueError(f"{error} {hint}") from None
+    elif value.isinf().any():
+        first = tuple(value.isinf().nonzero()[0].tolist())
+        raise ValueError(
+            f"{name} should contain finite numbers, or NaN for values that were not seen, got "
+            f"{int(value.isinf().sum())} Inf (the first at index {first}). Remove or replace these entries."
+        )
+
+
 def require_positive(name: str, value: object, remedy: str, allow_zero: bool = False) -> None:
     """Refuse numbers that are not finite and positive (or, with `allow_zero`, not negative)."""
     wanted = "finite and >= 0" if allow_zero else "finite and > 0"
@@ -148,8 +165,18 @@ def require_batch(name: str, shape: torch.Size, batch_shape: torch.Size) -> None
         )
 
 
-def require_data(X: object, Y: object, num_tasks: int | None, names: Sequence[str] = ("train_X", "train_Y")) -> None:
-    """Refuse observations that are not ``(b) x t x d`` and ``(b) x t x n``, finite and of one kind."""
+def require_data(
+    X: object,
+    Y: object,
+    num_tasks: int | None,
+    names: Sequence[str] = ("train_X", "train_Y"),
+    allow_missing: bool = False,
+    hint: str = "",
+) -> None:
+    """Refuse observations that are not ``(b) x t x d`` and ``(b) x t x n``, finite and of one kind.
+
+    `allow_missing` and `hint` as in :func:`require_values`.
+    """
     x_name, y_name = names
     X = require_tensor(x_name, X, "Pass one row per point.")
     Y = require_tensor(y_name, Y, "Pass one row per point and one column per task.")
@@ -169,7 +196,7 @@ def require_data(X: object, Y: object, num_tasks: int | None, names: Sequence[st
         )
     require_same_kind((x_name, X), (y_name, Y))
     require_finite(x_name, X)
-    require_finite(y_name, Y)
+    require_values(y_name, Y, allow_missing, hint)
 
 
 def describe(value: object) -> str:

@@ -23,7 +23,7 @@ class ObservedNoise(_GaussianLikelihoodBase):
     """Noise variances that are known for each observation; new ones are expected to have the average of their task.
 
     Args:
-        variances: ``(b) x t x n``.
+        variances: ``(b) x t x n``; NaN for values that were not seen.
     """
 
     variances: Tensor
@@ -35,12 +35,27 @@ class ObservedNoise(_GaussianLikelihoodBase):
     @property
     def is_constant(self) -> bool:
         """Whether every task has one noise for all its observations."""
-        return bool((self.variances == self.variances[..., :1, :]).all())
+        return bool(((self.variances == self._largest) | self.variances.isnan()).all())
 
     @property
     def average(self) -> Tensor:
-        """``(b) x n``."""
-        return self.variances[..., 0, :] if self.is_constant else self.variances.mean(dim=-2)
+        """``(b) x n``; the average of all tasks for one of which nothing was seen."""
+        if self.is_constant:
+            average = self._largest.squeeze(-2)
+        else:
+            unseen = self.variances.isnan()
+            average = self.variances.nanmean(dim=-2) if unseen.any() else self.variances.mean(dim=-2)
+        of_all = self.variances.nanmean(dim=(-2, -1)).nan_to_num(nan=1.0)
+        return torch.where(average.isfinite(), average, of_all.unsqueeze(-1))
+
+    @property
+    def filled(self) -> Tensor:
+        """``(b) x t x n``, with the average of its task for a value that was not seen."""
+        return torch.where(self.variances.isnan(), self.average.unsqueeze(-2), self.variances)
+
+    @property
+    def _largest(self) -> Tensor:
+        return self.variances.nan_to_num(nan=-torch.inf).amax(dim=-2, keepdim=True)
 
     def marginal(self, function_dist: MultivariateNormal, *params: Any, **kwargs: Any) -> MultivariateNormal:
         mean, covariance = function_dist.mean, function_dist.lazy_covariance_matrix
@@ -51,7 +66,7 @@ class ObservedNoise(_GaussianLikelihoodBase):
 
     def _shaped_noise_covar(self, base_shape: torch.Size, *params: Any, **kwargs: Any) -> DiagLinearOperator:
         is_for_the_data = base_shape[-2] == self.variances.shape[-2]
-        variances = self.variances if is_for_the_data else self.average.unsqueeze(-2)
+        variances = self.filled if is_for_the_data else self.average.unsqueeze(-2)
         return DiagLinearOperator(variances.expand(base_shape).flatten(-2))
 
 
@@ -121,8 +136,8 @@ def require_likelihood(likelihood: object, num_tasks: int) -> None:
         )
 
 
-def require_variances(name: str, variances: object, Y: Tensor) -> None:
-    """Refuse noise variances that do not fit the values."""
+def seen_variances(name: str, variances: object, Y: Tensor) -> Tensor:
+    """Refuse noise variances that do not fit the values; return them, NaN where the value is."""
     variances = require_tensor(name, variances, "Pass a variance for each observed value.")
     if variances.shape != Y.shape:
         raise ValueError(
@@ -132,5 +147,8 @@ def require_variances(name: str, variances: object, Y: Tensor) -> None:
     if variances.shape[-2] == 0:
         raise ValueError(f"{name} should have at least one row, got none. Pass eta= for a prior without data.")
     require_same_kind(("train_Y", Y), (name, variances))
-    require_finite(name, variances)
-    require_positive(name, variances, "Pass variances, not standard deviations; leave them out if not known.")
+    unseen = Y.isnan()
+    known = torch.where(unseen, 1, variances)
+    require_finite(name, known)
+    require_positive(name, known, "Pass variances, not standard deviations; leave them out if not known.")
+    return torch.where(unseen, torch.nan, variances) if unseen.any() else variances

@@ -232,3 +232,22 @@ def mean_norm(gamma: Gamma, X: np.ndarray, Y: np.ndarray, eta: float | np.ndarra
     G = gram(gamma, X, X, n)
     c = np.linalg.solve(G + noise_matrix(eta, t, n), Y.reshape(-1))
     return math.sqrt(c @ G @ c)
+
+
+def given_seen(
+    gamma: Gamma, X: np.ndarray, Y: np.ndarray, noise: float | np.ndarray, Z: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, float, float, float]:
+    """Mean, joint covariance, information gain, norm of the mean and log-likelihood, given the values that are not NaN.
+
+    The noise has one entry for all values, for each task, or for each value.
+    """
+    t, n = Y.shape
+    seen = [i for i, y in enumerate(Y.reshape(-1)) if not math.isnan(y)]
+    G = gram(gamma, X, X, n)[np.ix_(seen, seen)]
+    y, eta = Y.reshape(-1)[seen], np.broadcast_to(noise, (t, n)).reshape(-1)[seen]
+    regularised, cross = G + np.diag(eta), gram(gamma, X, Z, n)[seen]
+    dual = np.linalg.solve(regularised, y)
+    mean = (cross.T @ dual).reshape(len(Z), n)
+    covariance = gram(gamma, Z, Z, n) - cross.T @ np.linalg.solve(regularised, cross)
+    gain = 0.5 * np.linalg.slogdet(np.eye(len(seen)) + G @ np.diag(1 / eta))[1]
+    return mean, covariance, gain, math.sqrt(max(dual @ G @ dual, 0)), _log_density(regularised, y)

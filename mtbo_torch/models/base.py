@@ -37,12 +37,13 @@ from mtbo_torch.checks import (
     require_positive,
     require_same_kind,
     require_tensor,
+    require_values,
 )
 from mtbo_torch.covariance import JointCovariance
 from mtbo_torch.evaluation import ScaledAtPoints, as_gamma, rescaled
 from mtbo_torch.kernels import learned_kernel, num_tasks_of, shared_parameter
-from mtbo_torch.models.fitted import Fitted, OutcomeUnits, Problem, evaluated_mean
-from mtbo_torch.noise import ObservedNoise, likelihood_of, noise_of, require_likelihood, require_variances
+from mtbo_torch.models.fitted import Fitted, OutcomeUnits, Problem, evaluated_mean, learned_outcomes
+from mtbo_torch.noise import ObservedNoise, likelihood_of, noise_of, require_likelihood, seen_variances
 
 
 class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin, ABC):
@@ -53,6 +54,8 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
     """
 
     _supports_cache_root = False
+    _allow_missing = False
+    _missing_hint = ""
     _has_transformed_inputs: bool
     _original_train_inputs: Tensor | None
 
@@ -67,11 +70,12 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         train_Yvar: Tensor | None = None,
         outcome_transform: OutcomeTransform | None = None,
         input_transform: InputTransform | None = None,
+        allow_missing: bool = False,
     ) -> None:
         num_tasks = None if covar_module is None else num_tasks_of("covar_module", covar_module)
-        require_data(train_X, train_Y, num_tasks)
+        require_data(train_X, train_Y, num_tasks, allow_missing=allow_missing, hint=self._missing_hint)
         if train_Yvar is not None:
-            require_variances("train_Yvar", train_Yvar, train_Y)
+            train_Yvar = seen_variances("train_Yvar", train_Yvar, train_Y)
         batch_shape, num_tasks = train_X.shape[:-2], train_Y.shape[-1]
         transformed_X = self._first_transformed(train_X, input_transform)
         if outcome_transform is not None:
@@ -95,6 +99,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
             self.outcome_transform = outcome_transform
         if input_transform is not None:
             self.input_transform = input_transform
+        self._allow_missing = allow_missing
         self._num_tasks = num_tasks
         self._tasks: list[int] | None = None
         self._input_batch_shape = batch_shape
@@ -213,7 +218,8 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
 
         Args:
             X: ``... x q x d``.
-            Y: ``... x q x n``. Leading dimensions beyond the model's batch shape give a model of that batch shape.
+            Y: ``... x q x n``, NaN for values that were not seen if the model allows missing ones. Leading dimensions
+                beyond the model's batch shape give a model of that batch shape.
             noise: ``... x q x n`` noise variances, behind the outcome transform, for a model that was built with
                 `train_Yvar`; by default the average of those it has.
             kwargs: Ignored, for BoTorch.
@@ -231,7 +237,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         X = require_tensor("X", X, "Pass one row per point.")
         Y = require_tensor("Y", Y, "Pass one row per point and one column per task.")
         X, Y = self._expanded(X, Y)
-        require_data(X, Y, self._num_tasks, names=("X", "Y"))
+        require_data(X, Y, self._num_tasks, ("X", "Y"), self._allow_missing, self._missing_hint)
         self._require_inputs(X)
         fitted = self._current()
         with torch.set_grad_enabled(X.requires_grad or botorch_settings.propagate_grads.on()):
@@ -243,14 +249,13 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         variances = None
         if isinstance(self.likelihood, ObservedNoise):
             variances = self.likelihood.average.unsqueeze(-2) if noise is None else noise
-            variances = _expanded("noise", variances, Y.shape)
-            require_variances("noise", variances, Y)
+            variances = seen_variances("noise", _expanded("noise", variances, Y.shape), Y)
         regression = fitted.regression
         if X.shape[:-2] != self.batch_shape:
             regression = regression.expand(X.shape[:-2])
         if fitted.per_point:
             assert variances is not None
-            deviations = self._in_units(fitted, variances).sqrt()
+            deviations = self._in_units(fitted, torch.where(variances.isnan(), 1, variances)).sqrt()
             points = torch.cat([points, deviations], dim=-1)
             values = values / deviations
         new = self._with_regression(regression.append(points, values), X)
@@ -313,14 +318,19 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         """``(b)``, minus the log marginal likelihood per observed value: what ``fit_gpytorch_mll`` minimises."""
         if self.train_targets.shape[-2] == 0:
             raise ValueError("train_X should have at least one row to learn from, got none. Tell the model some data.")
+        num_values = (~self.train_targets.isnan()).sum(dim=(-2, -1))
+        if not num_values.any():
+            raise ValueError(
+                "train_Y should have at least one value to learn from, got NaN only. Tell the model some data."
+            )
         problem = self._problem(self.covar_module, self.mean_module, None)
         try:
             value = self._log_likelihood(problem)
         except (reg.NotPositiveDefiniteError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
             raise NanError(str(error)) from error  # from which BoTorch's optimisers turn back
         if problem.deviations is not None:
-            value = value - problem.deviations.log().sum(dim=(-2, -1))
-        return -mll._add_other_terms(value, ()) / problem.Y.shape[-2:].numel()
+            value = value - torch.where(problem.Y.isnan(), 0, problem.deviations.log()).sum(dim=(-2, -1))
+        return -mll._add_other_terms(value, ()) / num_values.clamp_min(1)
 
     @property
     def custom_fit(self) -> Any:
@@ -350,7 +360,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         X = self.transform_inputs(self._train_X) if self.training else self._preprocessed(self._train_X)
         Y = self.train_targets - evaluated_mean(mean_module, X, self._num_tasks)
         gamma, noise = as_gamma(kernel, self._num_tasks), self.noise
-        observed = self.likelihood.variances if isinstance(self.likelihood, ObservedNoise) else None
+        observed = self.likelihood.filled if isinstance(self.likelihood, ObservedNoise) else None
         if units is not None:
             scale = units.scale
             gamma, Y = rescaled(gamma, scale.squeeze(-2)), scale * Y
@@ -551,9 +561,10 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
 
     def set_train_data(self, inputs: Any = None, targets: Any = None, strict: bool = True) -> None:
         """Exchange the data: inputs before the input transform, targets behind the outcome transform."""
-        for name, value in (("inputs", inputs), ("targets", targets)):
-            if isinstance(value, Tensor):
-                require_finite(name, value)
+        if isinstance(inputs, Tensor):
+            require_finite("inputs", inputs)
+        if isinstance(targets, Tensor):
+            require_values("targets", targets, self._allow_missing, self._missing_hint)
         super().set_train_data(inputs, targets, strict)
         self._fitted = None
         # BoTorch calls this to go back to the original inputs, too.
@@ -599,7 +610,7 @@ def _outcomes(transform: object, Y: Tensor, Yvar: Tensor | None, X: Tensor) -> t
         )
     try:
         transform.to(Y)
-        transformed, variances = transform(Y, Yvar=Yvar, X=X)
+        transformed, variances = learned_outcomes(transform, Y, Yvar, X)
     except (BotorchError, NotImplementedError, RuntimeError, ValueError) as error:
         raise ValueError(
             f"outcome_transform should take values of shape {tuple(Y.shape)}, got {error} "
@@ -610,8 +621,17 @@ def _outcomes(transform: object, Y: Tensor, Yvar: Tensor | None, X: Tensor) -> t
             f"outcome_transform should keep the shape {tuple(Y.shape)} of train_Y, got {tuple(transformed.shape)}. "
             f"Build it for {Y.shape[-1]} tasks and the batch shape {tuple(Y.shape[:-2])}."
         )
-    require_finite("train_Y behind the outcome_transform", transformed)
-    return transformed, variances
+    unseen = Y.isnan()
+    if not unseen.any():
+        require_finite("train_Y behind the outcome_transform", transformed)
+        return transformed, variances
+    if not torch.where(unseen, 0, transformed).isfinite().all():
+        raise ValueError(
+            "outcome_transform should keep the values that were seen finite where others are missing, got NaN or Inf "
+            f"from {type(transform).__name__}. Pass one that takes each task for itself, such as "
+            f"Standardize({Y.shape[-1]})."
+        )
+    return torch.where(unseen, torch.nan, transformed), variances
 
 
 def _expanded(name: str, variances: Tensor, shape: torch.Size) -> Tensor:

@@ -18,6 +18,10 @@ class ExactMultiTaskGP(MultiTaskGPModel):
     point :math:`O(t^2)` whatever the number of tasks (:math:`O(r t^2)` if each has a noise of its own); other kernels
     work on the ``nt x nt`` matrix.
 
+    If u values are missing, a fit for ``k B`` costs :math:`O(u^3)` more, conditioning on a point
+    :math:`O(r u t^2 + u^3)`, and mean and norm :math:`O(r t (t + u) + n u^2)`. Other kernels, and all kernels
+    if more than half as many values are missing as were seen, work on the ``s x s`` matrix of the s values seen.
+
     Args:
         train_X: ``(b) x t x d``; t = 0 gives the prior.
         train_Y: ``(b) x t x n``.
@@ -33,6 +37,8 @@ class ExactMultiTaskGP(MultiTaskGPModel):
         outcome_transform: A BoTorch outcome transform, such as ``Standardize(n)``. Everything the model says is in
             the units of `train_Y`; if the transform is not affine, only :meth:`posterior` can be.
         input_transform: A BoTorch input transform, such as ``Normalize(d)``.
+        allow_missing: Whether values may be NaN, here and in :meth:`condition_on_observations`, for tasks that were not
+            observed at a point: the model is then that of the others. Their `train_Yvar` may be NaN, too.
 
     Example:
         >>> import torch, gpytorch
@@ -43,7 +49,12 @@ class ExactMultiTaskGP(MultiTaskGPModel):
         >>> model = ExactMultiTaskGP(X, Y, covar_module=kernel, eta=0.1)
         >>> model.mean(X).shape, model.covariance(X).shape, model.covariance_norm(X).shape
         (torch.Size([5, 2]), torch.Size([5, 2, 2]), torch.Size([5]))
+        >>> Y[::2, 1] = torch.nan  # the second task was not observed at every other point
+        >>> ExactMultiTaskGP(X, Y, covar_module=kernel, eta=0.1, allow_missing=True).mean(X).isfinite().all()
+        tensor(True)
     """
+
+    _missing_hint = "Build the model with allow_missing=True if NaN stands for a value that was not seen."
 
     def _fit_to(self, problem: Problem) -> reg.Regression:
         return reg.fit(problem.gamma, problem.noise, problem.X, problem.Y)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from botorch.models.transforms.outcome import OutcomeTransform
+from botorch.models.transforms.outcome import OutcomeTransform, Standardize
 from gpytorch.means import Mean, MultitaskMean, ZeroMean
 from torch import Tensor
 
@@ -74,7 +74,7 @@ class Fitted:
 
     def is_for(self, hyperparameters: list[Tensor]) -> bool:
         same_number = len(hyperparameters) == len(self.hyperparameters)
-        return same_number and all(map(torch.equal, hyperparameters, self.hyperparameters))
+        return same_number and all(map(_equal, hyperparameters, self.hyperparameters))
 
     @property
     def has_prior_mean(self) -> bool:
@@ -92,3 +92,25 @@ def evaluated_mean(module: Mean, X: Tensor, num_tasks: int) -> Tensor:
     if not isinstance(module, MultitaskMean):
         mean = mean.unsqueeze(-1)
     return mean.expand(*mean.shape[:-1], num_tasks)
+
+
+def learned_outcomes(
+    transform: OutcomeTransform, Y: Tensor, Yvar: Tensor | None = None, X: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """What an outcome transform that is in training makes of ``(b) x t x n`` values, NaN for those not seen.
+
+    A task is standardised by its values that were seen; one of which none was keeps mean zero and deviation one, where
+    BoTorch's would have no mean.
+    """
+    transformed = transform(Y, Yvar=Yvar, X=X)
+    for part in transform.modules():
+        if isinstance(part, Standardize) and part.means.isnan().any():
+            part.means = part.means.nan_to_num(nan=0.0)
+    return transformed
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are the same, NaN being equal to NaN."""
+    if torch.equal(a, b):
+        return True
+    return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())

@@ -100,7 +100,7 @@ class Regression(ABC):
 
     Attributes:
         train_X: ``(b) x t x d``.
-        train_Y: ``(b) x t x n``.
+        train_Y: ``(b) x t x n``; NaN for a value that was not seen, which the dense regression allows.
         noise: ``(b) x 1`` (the same for all tasks) or ``(b) x n``.
     """
 
@@ -136,7 +136,7 @@ class Regression(ABC):
         r"""``(b)``, the RKHS norm :math:`\|\mu_t\|_\Gamma` of the mean."""
 
     @abstractmethod
-    def append(self, X: Tensor, Y: Tensor) -> Self:
+    def append(self, X: Tensor, Y: Tensor) -> Regression:
         """Condition on ``(b) x q x d`` points and ``(b) x q x n`` values, without factorising anew."""
 
     @abstractmethod

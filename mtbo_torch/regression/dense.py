@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from mtbo_torch.regression.base import SINGULAR_REMEDY, Folded, MatrixKernel, Regression
 from mtbo_torch.regression.growing import InverseCholesky
+from mtbo_torch.regression.seen import Seen
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,6 +18,9 @@ class DenseRegression(Regression):
     r"""Regression with any :math:`\Gamma`.
 
     Fitting costs :math:`O(n^3 t^3)`, an append :math:`O(n^3 t^2)`, a point :math:`O(n^3 t^2)`.
+
+    Values that are NaN were not seen, and everything is given the others. With s values that at least one data set
+    has seen, read s for ``nt``.
 
     Attributes:
         kernel: :math:`\Gamma`.
@@ -32,29 +37,32 @@ class DenseRegression(Regression):
 
     @classmethod
     def fit(cls, kernel: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> DenseRegression:
-        gram = kernel(X, X)
-        gram = gram + torch.diag_embed(_noise_diagonal(noise, X, Y.shape[-1]))
+        seen = Seen.of(Y)
+        gram = seen.rows(seen.columns(kernel(X, X)))
+        gram = gram + torch.diag_embed(seen.noise(_noise_diagonal(noise, X, Y.shape[-1])))
         factor = InverseCholesky.of(gram, _floor(noise, X), SINGULAR_REMEDY)
-        target = _column(Y)
+        target = seen.values(Y).unsqueeze(-1)
         return cls(kernel, noise, X, Y, factor, factor.upper(factor.lower(target.mT)).mT)
 
     @property
     def info_gain(self) -> Tensor:
-        noise = _noise_diagonal(self.noise, self.train_X, self.num_tasks)
+        noise = self._seen.noise(_noise_diagonal(self.noise, self.train_X, self.num_tasks))
         return (self.factor.logdet - noise.log().sum(dim=-1)).clamp_min(0) / 2
 
     @property
     def mean_norm(self) -> Tensor:
         # a^T G a with (G + Sigma) a = y
         dual = self.dual.squeeze(-1)
-        noise = _noise_diagonal(self.noise, self.train_X, self.num_tasks)
-        return (dual * (self.train_Y.flatten(-2) - noise * dual)).sum(dim=-1).clamp_min(0).sqrt()
+        noise = self._seen.noise(_noise_diagonal(self.noise, self.train_X, self.num_tasks))
+        return (dual * (self._seen.values(self.train_Y) - noise * dual)).sum(dim=-1).clamp_min(0).sqrt()
 
     def append(self, X: Tensor, Y: Tensor) -> DenseRegression:
-        cross = self.kernel(X, self.train_X)
-        corner = self.kernel(X, X) + torch.diag_embed(_noise_diagonal(self.noise, X, self.num_tasks))
+        seen = Seen.of(Y)
+        cross = seen.rows(self._cross(X))
+        noise = seen.noise(_noise_diagonal(self.noise, X, self.num_tasks))
+        corner = seen.rows(seen.columns(self.kernel(X, X))) + torch.diag_embed(noise)
         factor, extension = self.factor.append(cross, corner, _floor(self.noise, X), SINGULAR_REMEDY)
-        residual = extension.corner @ (_column(Y) - cross @ self.dual)
+        residual = extension.corner @ (seen.values(Y).unsqueeze(-1) - cross @ self.dual)
         grown = torch.nn.functional.pad(self.dual, (0, 0, 0, corner.shape[-1]))
         return DenseRegression(
             self.kernel,
@@ -77,14 +85,14 @@ class DenseRegression(Regression):
 
     def mean(self, X: Tensor) -> Tensor:
         folded = Folded.of(X, self.batch_shape)
-        return folded.unfold(self._mean(self.kernel(folded.points, self.train_X)))
+        return folded.unfold(self._mean(self._cross(folded.points)))
 
     def covariance(self, X: Tensor) -> Tensor:
         return self.mean_and_covariance(X)[1]
 
     def mean_and_covariance(self, X: Tensor) -> tuple[Tensor, Tensor]:
         folded = Folded.of(X, self.batch_shape)
-        cross = self.kernel(folded.points, self.train_X)
+        cross = self._cross(folded.points)
         return folded.unfold(self._mean(cross)), folded.unfold(self._covariance(folded.points, cross))
 
     def mean_and_norm(self, X: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,9 +101,17 @@ class DenseRegression(Regression):
 
     def joint_covariance(self, X: Tensor) -> Tensor:
         folded = Folded.of(X, self.batch_shape)
-        projected = self.factor.lower(self.kernel(folded.points, self.train_X))
+        projected = self.factor.lower(self._cross(folded.points))
         projected = folded.unfold(projected.unflatten(-2, (-1, self.num_tasks))).flatten(-3, -2)
         return self.kernel(X, X) - projected @ projected.mT
+
+    @cached_property
+    def _seen(self) -> Seen:
+        return Seen.of(self.train_Y)
+
+    def _cross(self, points: Tensor) -> Tensor:
+        """``(b) x Pn x nt``, the kernel with what was seen."""
+        return self._seen.columns(self.kernel(points, self.train_X))
 
     def _mean(self, cross: Tensor) -> Tensor:
         return (cross @ self.dual).squeeze(-1).unflatten(-1, (-1, self.num_tasks))
@@ -110,10 +126,6 @@ def operator_norm(covariance: Tensor) -> Tensor:
     if covariance.shape[-1] == 1:
         return covariance[..., 0, 0].clamp_min(0)
     return torch.linalg.eigvalsh(covariance)[..., -1].clamp_min(0)
-
-
-def _column(Y: Tensor) -> Tensor:
-    return Y.flatten(-2).unsqueeze(-1)
 
 
 def _noise_diagonal(noise: Tensor, X: Tensor, num_tasks: int) -> Tensor:

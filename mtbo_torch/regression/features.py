@@ -213,5 +213,5 @@ def rows_of(gamma: MatrixKernel, noise: Tensor, num_tasks: int) -> RowKernel:
     if isinstance(gamma, SeparableSum):
         spectrum = Spectrum.of(whiten(gamma.task_covars, noise))
         if spectrum is not None:
-            return GroupedRows(GroupedKernel.of(gamma.kernels, spectrum), spectrum, noise)
+            return GroupedRows(GroupedKernel.of(gamma, spectrum), spectrum, noise)
     return MatrixRows(gamma, noise, num_tasks)

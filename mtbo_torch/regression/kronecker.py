@@ -2,7 +2,7 @@ r"""Kernels that a rotation of the tasks makes diagonal: :math:`\Gamma = k B`, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -18,8 +18,9 @@ from mtbo_torch.regression.base import (
     shared_product,
     sum_all,
 )
-from mtbo_torch.regression.dense import operator_norm
-from mtbo_torch.regression.growing import GrowingRows, InverseCholesky
+from mtbo_torch.regression.dense import DenseRegression, operator_norm
+from mtbo_torch.regression.growing import GrowingRows, InverseCholesky, safe_cholesky, solve_lower
+from mtbo_torch.regression.seen import Missing, few_are_missing
 from mtbo_torch.regression.spectrum import Spectrum, whiten
 
 # With fewer groups, a product with the factor of each is cheaper than one with the eigenvectors.
@@ -34,22 +35,26 @@ class GroupedKernel:
     `eigvals`, which are all one otherwise.
 
     Attributes:
-        kernels: The scalar kernels of the terms.
+        gamma: What the groups were made from.
         loadings: ``(b) x J x r`` when there are several terms, else None.
         eigvals: ``(b) x r``.
     """
 
-    kernels: tuple[ScalarKernel, ...]
+    gamma: SeparableSum
     loadings: Tensor | None
     eigvals: Tensor
 
     @classmethod
-    def of(cls, kernels: tuple[ScalarKernel, ...], spectrum: Spectrum) -> GroupedKernel:
-        if len(kernels) == 1:
+    def of(cls, gamma: SeparableSum, spectrum: Spectrum) -> GroupedKernel:
+        if len(gamma.kernels) == 1:
             # An eigenvalue that is zero in one data set but not in all would make its shift infinite.
             tiny = torch.finfo(spectrum.eigvals.dtype).tiny ** 0.5
-            return cls(kernels, None, spectrum.eigvals.squeeze(-2).clamp_min(tiny))
-        return cls(kernels, spectrum.eigvals, torch.ones_like(spectrum.eigvals[..., 0, :]))
+            return cls(gamma, None, spectrum.eigvals.squeeze(-2).clamp_min(tiny))
+        return cls(gamma, spectrum.eigvals, torch.ones_like(spectrum.eigvals[..., 0, :]))
+
+    @property
+    def kernels(self) -> tuple[ScalarKernel, ...]:
+        return self.gamma.kernels
 
     @property
     def shared(self) -> bool:
@@ -105,7 +110,7 @@ class KroneckerRegression(Regression):
     def try_fit(cls, gamma: SeparableSum, noise: Tensor, X: Tensor, Y: Tensor) -> KroneckerRegression | None:
         """Fit if the whitened task matrices commute, else return None."""
         spectrum = Spectrum.of(whiten(gamma.task_covars, noise))
-        return None if spectrum is None else cls.fit(GroupedKernel.of(gamma.kernels, spectrum), spectrum, noise, X, Y)
+        return None if spectrum is None else cls.fit(GroupedKernel.of(gamma, spectrum), spectrum, noise, X, Y)
 
     @classmethod
     def fit(cls, kernel: GroupedKernel, spectrum: Spectrum, noise: Tensor, X: Tensor, Y: Tensor) -> KroneckerRegression:
@@ -133,8 +138,8 @@ class KroneckerRegression(Regression):
         r"""``(b)``, the largest information gain of one direction; of one task, when the tasks are independent."""
         return self._logdets.amax(dim=-1).clamp_min(0) / 2
 
-    def append(self, X: Tensor, Y: Tensor) -> KroneckerRegression:
-        return self._append(X, Y)[0]
+    def append(self, X: Tensor, Y: Tensor) -> Regression:
+        return CompletedRegression.extended(self, self.train_Y, X, Y) if Y.isnan().any() else self._append(X, Y)[0]
 
     def _append(self, X: Tensor, Y: Tensor) -> tuple[KroneckerRegression, Tensor, Tensor]:
         """Append; also return the new rows of ``M`` and the whitened residuals, which followers need."""
@@ -158,6 +163,12 @@ class KroneckerRegression(Regression):
             _weights(dual, self.kernel, self.spectrum),
         )
         return appended, extension.rows, residual
+
+    def with_values(self, Y: Tensor) -> KroneckerRegression:
+        """The same points with other values, in :math:`O(n t^2)`."""
+        target = self.spectrum.rotate(Y / self.noise.sqrt().unsqueeze(-2))
+        dual = self.factor.upper(self.factor.lower(target.mT)).mT
+        return replace(self, train_Y=Y, dual=dual, weights=_weights(dual, self.kernel, self.spectrum))
 
     def expand(self, batch_shape: torch.Size) -> KroneckerRegression:
         def grow(tensor: Tensor, own: int) -> Tensor:
@@ -285,7 +296,9 @@ class FollowedKronecker(Followed):
         mean = (cross @ regression.weights).sum(dim=-3)
         return cls(regression, points, GrowingRows.of(cross.mT.contiguous()), variances, mean)
 
-    def append(self, X: Tensor, Y: Tensor) -> FollowedKronecker:
+    def append(self, X: Tensor, Y: Tensor) -> Followed:
+        if Y.isnan().any():
+            return Followed(self.regression.append(X, Y), self.points)
         grown, rows, residual = self.regression._append(X, Y)
         cross = self.cross.extend(grown.kernel(X, self.points))
         change = shared_product(rows, cross.rows)
@@ -308,6 +321,167 @@ class FollowedKronecker(Followed):
     @property
     def _mean(self) -> Tensor:
         return self.whitened_mean * self.regression.noise.sqrt().unsqueeze(-2)
+
+
+@dataclass(frozen=True, eq=False)
+class CompletedRegression(Regression):
+    r"""Regression with some values missing (NaN), as a correction of one in which none is.
+
+    With ``A`` the whitened :math:`G_t + I` of all ``nt`` values, and u of them not seen, let :math:`V = (A^{-1})_{uu}`.
+    The missing values are completed by those that make :math:`(A^{-1} y)_u = 0`: they say nothing, and the mean is
+    that of the completed data. Given what was seen,
+
+    .. math::
+
+        \Gamma_t(x, x') &= \Gamma^{all}_t(x, x') + c_u(x)^T V^{-1} c_u(x'), \quad c(x) = A^{-1} G_t(x) \\
+        \log\det A_{ss} &= \log\det A + \log\det V
+
+    Fitting costs :math:`O(r t^3 + u^3)`, an append :math:`O(r u t^2 + u^3)`, a point :math:`O(r t (t + u) + n u^2)`:
+    it pays while much more is seen than not.
+
+    Attributes:
+        base: The regression on the completed data.
+        train_Y: With NaN.
+        missing: Where.
+        rows: ``(b) x r x u x t``, the columns of ``M_g`` for the points of the missing values.
+        root: ``(b) x u x u``, the inverse of the Cholesky factor of ``V``.
+        logdet: ``(b)``, :math:`\log\det V`.
+    """
+
+    base: KroneckerRegression
+    train_Y: Tensor
+    missing: Missing
+    rows: Tensor
+    root: Tensor
+    logdet: Tensor
+
+    @classmethod
+    def of(cls, base: KroneckerRegression, Y: Tensor) -> CompletedRegression:
+        """From the regression on ``(b) x t x n`` values that differ from `Y` only where those are NaN."""
+        missing = Missing.of(Y)
+        units = torch.eye(Y.shape[-2], dtype=Y.dtype, device=Y.device)[missing.points]
+        rows = base.factor.lower(units.expand(*base.factor.batch_shape, *units.shape))
+        V = missing.only(_inverse_at(base, rows, missing))
+        chol = safe_cholesky(V, V.new_full(V.shape[:-2], torch.finfo(V.dtype).tiny), V, SINGULAR_REMEDY)
+        root = solve_lower(chol, torch.eye(V.shape[-1], dtype=V.dtype, device=V.device).expand_as(V))
+        logdet = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+        change = -(missing.pick(_solved(base)).unsqueeze(-2) @ root.mT @ root).squeeze(-2)
+        completed = base.train_Y + missing.put(change, Y) * base.noise.sqrt().unsqueeze(-2)
+        return cls(base.with_values(completed), Y, missing, rows, root, logdet)
+
+    @classmethod
+    def try_fit(cls, gamma: SeparableSum, noise: Tensor, X: Tensor, Y: Tensor) -> CompletedRegression | None:
+        """Fit if the whitened task matrices commute and it pays, else return None."""
+        if not few_are_missing(Y):
+            return None
+        base = KroneckerRegression.try_fit(gamma, noise, X, _without_nan(Y))
+        return None if base is None else cls.of(base, Y)
+
+    @classmethod
+    def extended(cls, base: KroneckerRegression, train_Y: Tensor, X: Tensor, Y: Tensor) -> Regression:
+        """Append to a regression on completed data, of which `train_Y` were seen."""
+        Y_all = torch.cat([train_Y, Y], dim=-2)
+        if few_are_missing(Y_all):
+            return cls.of(base._append(X, _without_nan(Y))[0], Y_all)
+        return DenseRegression.fit(base.kernel.gamma, base.noise, torch.cat([base.train_X, X], dim=-2), Y_all)
+
+    @property
+    def noise(self) -> Tensor:
+        return self.base.noise
+
+    @property
+    def train_X(self) -> Tensor:
+        return self.base.train_X
+
+    @property
+    def info_gain(self) -> Tensor:
+        return (self.base.info_gain + self.logdet / 2).clamp_min(0)
+
+    @property
+    def mean_norm(self) -> Tensor:
+        return self.base.mean_norm
+
+    def append(self, X: Tensor, Y: Tensor) -> Regression:
+        return CompletedRegression.extended(self.base, self.train_Y, X, Y)
+
+    def expand(self, batch_shape: torch.Size) -> CompletedRegression:
+        def grow(tensor: Tensor, own: int) -> Tensor:
+            return tensor.expand(*batch_shape, *tensor.shape[tensor.dim() - own :])
+
+        return CompletedRegression(
+            self.base.expand(batch_shape),
+            grow(self.train_Y, 2),
+            self.missing.expand(batch_shape),
+            grow(self.rows, 3),
+            grow(self.root, 2),
+            grow(self.logdet, 0),
+        )
+
+    def mean(self, X: Tensor) -> Tensor:
+        return self.base.mean(X)
+
+    def covariance(self, X: Tensor) -> Tensor:
+        return self.mean_and_covariance(X)[1]
+
+    def mean_and_covariance(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        folded = Folded.of(X, self.batch_shape)
+        cross = self.base.kernel(folded.points, self.train_X)
+        return folded.unfold(self.base._mean(cross)), folded.unfold(self._covariance(folded.points, cross))
+
+    def mean_and_norm(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        mean, covariance = self.mean_and_covariance(X)
+        return mean, operator_norm(covariance)
+
+    def joint_covariance(self, X: Tensor) -> Tensor:
+        folded = Folded.of(X, self.batch_shape)
+        projected = self.base.factor.lower(self.base.kernel(folded.points, self.train_X))
+        correction = folded.unfold(self._correction(projected)).flatten(-3, -2)
+        return self.base.joint_covariance(X) + correction @ correction.mT
+
+    def _covariance(self, points: Tensor, cross: Tensor) -> Tensor:
+        base, projected = self.base, self.base.factor.lower(cross)
+        known = projected.square().sum(dim=-1)
+        variances = (base.kernel.eigvals[..., None] * (base.kernel.diag(points) - known)).clamp_min(0)
+        correction = self._correction(projected)
+        return base.spectrum.spread_diagonal(variances, base.noise) + correction @ correction.mT
+
+    def _correction(self, projected: Tensor) -> Tensor:
+        """``(b) x P x n x u``, from ``(b) x r x P x t`` products of ``M_g`` with the kernel."""
+        solved = projected @ self.rows.mT
+        c = torch.einsum("...gpu,...gub->...pbu", solved, _projectors(self.base)[..., self.missing.tasks, :])
+        c = (self.missing.masked(c).flatten(-3, -2) @ self.root.mT).unflatten(-2, (-1, self.num_tasks))
+        return c * self.noise.sqrt()[..., None, :, None]
+
+
+def _inverse_at(base: KroneckerRegression, rows: Tensor, missing: Missing) -> Tensor:
+    """``(b) x u x u``, the block of :math:`A^{-1}` at some values, from the columns of ``M_g`` for their points."""
+    projectors, tasks = _projectors(base), missing.tasks
+    of_points = (rows @ rows.mT) / base.kernel.eigvals[..., None, None]
+    inside = (of_points * projectors[..., tasks, :][..., tasks]).sum(dim=-3)
+    # In directions without a prior variance, A is one.
+    same_point = missing.points.unsqueeze(-1) == missing.points
+    return inside + same_point * _beyond(projectors)[..., tasks, :][..., tasks]
+
+
+def _solved(base: KroneckerRegression) -> Tensor:
+    """``(b) x t x n``, :math:`A^{-1} y`."""
+    inside = ((base.dual / base.kernel.eigvals[..., None, None]) @ base.spectrum.bases.mT).sum(dim=-3)
+    return inside + (base.train_Y / base.noise.sqrt().unsqueeze(-2)) @ _beyond(_projectors(base))
+
+
+def _projectors(base: KroneckerRegression) -> Tensor:
+    """``(b) x r x n x n``, on the directions of each group."""
+    return base.spectrum.bases @ base.spectrum.bases.mT
+
+
+def _beyond(projectors: Tensor) -> Tensor:
+    """``(b) x n x n``, the projector on what no group spans."""
+    n = projectors.shape[-1]
+    return torch.eye(n, dtype=projectors.dtype, device=projectors.device) - projectors.sum(dim=-3)
+
+
+def _without_nan(Y: Tensor) -> Tensor:
+    return torch.where(Y.isnan(), 0, Y)
 
 
 def _weights(dual: Tensor, kernel: GroupedKernel, spectrum: Spectrum) -> Tensor:

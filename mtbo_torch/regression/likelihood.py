@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mtbo_torch.regression.base import SINGULAR_REMEDY, MatrixKernel, SeparableSum, sum_all
 from mtbo_torch.regression.growing import safe_cholesky, solve_lower
+from mtbo_torch.regression.seen import Missing, Seen, few_are_missing
 from mtbo_torch.regression.spectrum import whiten
 
 # The share of its own variance that is added to every atom's.
@@ -20,7 +21,9 @@ def log_likelihood(gamma: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> 
     r"""``(b)``, :math:`\log N(vec(Y); 0, G_t + I \otimes diag(noise))`.
 
     For :math:`\Gamma = k B` it costs :math:`O(t^3 + n^3)`, whatever is to be learned, and for independent tasks n
-    times :math:`O(t^3)`; other sums work on the ``nt x nt`` matrix.
+    times :math:`O(t^3)`; other sums work on the ``nt x nt`` matrix. Values that are NaN were not seen, and it is the
+    density of the others. That costs the same for independent tasks, :math:`O(u n t^2 + u^3)` more for
+    :math:`\Gamma = k B` if only u values are missing, and else it takes the ``s x s`` matrix of the s values seen.
 
     Args:
         gamma: The kernel.
@@ -29,12 +32,11 @@ def log_likelihood(gamma: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> 
         Y: ``(b) x t x n``, with a prior mean of zero.
     """
     if isinstance(gamma, SeparableSum):
-        if len(gamma.kernels) == 1:
+        if len(gamma.kernels) == 1 and few_are_missing(Y):
             return _of_one_term(gamma, noise, X, Y)
         if all(_is_diagonal(B) for B in gamma.task_covars):
             return _of_independent_tasks(gamma, noise, X, Y)
-    variances = noise.unsqueeze(-2).expand(Y.shape).flatten(-2)
-    return _gaussian(gamma(X, X) + torch.diag_embed(variances), Y.flatten(-2))
+    return _gaussian(gamma(X, X), noise.unsqueeze(-2).expand(Y.shape).flatten(-2), Y)
 
 
 def nystrom_log_likelihood(gamma: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor, atoms: Tensor) -> Tensor:
@@ -74,18 +76,24 @@ def nystrom_log_likelihood(gamma: MatrixKernel, noise: Tensor, X: Tensor, Y: Ten
 
 
 def _of_one_term(gamma: SeparableSum, noise: Tensor, X: Tensor, Y: Tensor) -> Tensor:
-    whitened = Y / noise.sqrt().unsqueeze(-2)
+    unseen = Y.isnan()
+    whitened = torch.where(unseen, 0, Y) / noise.sqrt().unsqueeze(-2)
     task_covar = whiten(gamma.task_covars, noise).squeeze(-3)
-    value = _kronecker(gamma.kernels[0](X, X), task_covar, whitened, None)
-    return value + _constant(noise.expand(*noise.shape[:-1], Y.shape[-1]), X)
+    variances = noise.expand(*noise.shape[:-1], Y.shape[-1])
+    if not unseen.any():
+        return _kronecker(gamma.kernels[0](X, X), task_covar, whitened, None) + _constant(variances, X)
+    value = _kronecker(gamma.kernels[0](X, X), task_covar, whitened, None, Missing.of(Y))
+    return value - torch.where(unseen, 0, (2 * math.pi * variances).log().unsqueeze(-2)).sum(dim=(-2, -1)) / 2
 
 
-def _kronecker(K: Tensor, B: Tensor, Z: Tensor, total: Tensor | None) -> Tensor:
+def _kronecker(K: Tensor, B: Tensor, Z: Tensor, total: Tensor | None, missing: Missing | None = None) -> Tensor:
     r"""``(b)``, minus half of a quadratic form and of :math:`\log\det(K \otimes B + I)`, without a constant.
 
     The quadratic form is :math:`z^T (K \otimes B + I)^{-1} z`. If `total` is given, the points are features
     :math:`\Phi`, and it is :math:`y^T (\Phi^T \Phi \otimes B + I)^{-1} y` from :math:`K = \Phi \Phi^T`,
-    :math:`Z = \Phi Y` and :math:`total = \|Y\|^2`.
+    :math:`Z = \Phi Y` and :math:`total = \|Y\|^2`. If some values are missing, both are of the others: the missing ones
+    are completed by those for which the quadratic form is smallest, and the determinant of their block of the inverse
+    is another factor (see :class:`CompletedRegression`).
 
     The gradient is written out: that of eigenvectors does not exist where eigenvalues are equal, as they are for
     repeated points and unrelated tasks.
@@ -96,6 +104,17 @@ def _kronecker(K: Tensor, B: Tensor, Z: Tensor, total: Tensor | None) -> Tensor:
         K_values, B_values = K_values.clamp_min(0).unsqueeze(-1), B_values.clamp_min(0).unsqueeze(-2)
         shrinkage = (K_values * B_values + 1).reciprocal()
         rotated = K_vectors.mT @ Z @ B_vectors
+        if missing is not None:
+            # The rows of the inverse for the missing values, as u matrices of t x n.
+            of_tasks = B_vectors[..., missing.tasks, :].unsqueeze(-2)
+            rows = K_vectors[..., missing.points, :].unsqueeze(-1) * shrinkage.unsqueeze(-3) * of_tasks
+            rows = K_vectors.unsqueeze(-3) @ rows @ B_vectors.mT.unsqueeze(-3)
+            rows = missing.masked(rows.movedim(-3, -1)).movedim(-1, -3)
+            chol = _cholesky(missing.only(rows[..., missing.points, missing.tasks]))
+            said = missing.pick(K_vectors @ (shrinkage * rotated) @ B_vectors.mT)
+            change = -torch.cholesky_solve(said.unsqueeze(-1), chol).squeeze(-1)
+            rotated = K_vectors.mT @ (Z + missing.put(change, Z)) @ B_vectors
+            rows = solve_lower(chol, rows.flatten(-2)).unflatten(-1, Z.shape[-2:])
         solved = K_vectors @ (shrinkage * rotated) @ B_vectors.mT
         K_slope = (K_vectors * (B_values * shrinkage).sum(dim=-1).unsqueeze(-2)) @ K_vectors.mT
         B_slope = (B_vectors * (K_values * shrinkage).sum(dim=-2).unsqueeze(-2)) @ B_vectors.mT
@@ -104,6 +123,12 @@ def _kronecker(K: Tensor, B: Tensor, Z: Tensor, total: Tensor | None) -> Tensor:
         if total is None:
             quadratic = (shrinkage * rotated.square()).sum(dim=(-2, -1))
             slopes = [(K, K_slope - solved @ projected.mT), (B, B_slope - solved.mT @ K @ solved), (Z, 2 * solved)]
+            if missing is not None:
+                logdet = logdet + _logdet(chol)
+                (K, K_slope), (B, B_slope), of_values = slopes
+                left, right = (part.movedim(-3, -2).flatten(-2) for part in (rows @ B.unsqueeze(-3), rows))
+                B_change = (rows.mT @ K.unsqueeze(-3) @ rows).sum(dim=-3)
+                slopes = [(K, K_slope - left @ right.mT), (B, B_slope - B_change), of_values]
         else:
             quadratic = -(B_values * shrinkage * rotated.square()).sum(dim=(-2, -1))
             slopes = [
@@ -137,16 +162,26 @@ def _of_independent_tasks(gamma: SeparableSum, noise: Tensor, X: Tensor, Y: Tens
         k(X, X).unsqueeze(-3) * B.diagonal(dim1=-2, dim2=-1)[..., None, None]
         for k, B in zip(gamma.kernels, gamma.task_covars, strict=True)
     ]
-    variances = noise.expand(*noise.shape[:-1], Y.shape[-1])
-    eye = torch.eye(X.shape[-2], dtype=X.dtype, device=X.device)
-    return _gaussian(sum_all(grams) + variances[..., None, None] * eye, Y.mT).sum(dim=-1)
+    return _gaussian(sum_all(grams), noise.unsqueeze(-2).expand(Y.shape).mT, Y.mT.unsqueeze(-1)).sum(dim=-1)
 
 
-def _gaussian(covariance: Tensor, y: Tensor) -> Tensor:
-    """The log density of ``... x N`` values with a mean of zero and this covariance."""
-    chol = _cholesky(covariance)
+def _gaussian(gram: Tensor, noise: Tensor, Y: Tensor) -> Tensor:
+    """The log density of those of ``... x t x n`` values that were seen, with a mean of zero.
+
+    Args:
+        gram: ``... x nt x nt``, their covariance without noise.
+        noise: ``... x nt``, the variance of their noise.
+        Y: The values.
+    """
+    seen = Seen.of(Y)
+    y, noise = seen.values(Y), seen.noise(noise)
+    chol = _cholesky(seen.rows(seen.columns(gram)) + torch.diag_embed(noise))
     quadratic = solve_lower(chol, y.unsqueeze(-1)).square().sum(dim=(-2, -1))
-    return _minus_half(quadratic, _logdet(chol)) - y.shape[-1] / 2 * math.log(2 * math.pi)
+    density = _minus_half(quadratic, _logdet(chol)) - y.shape[-1] / 2 * math.log(2 * math.pi)
+    if seen.mask is None:
+        return density
+    # Where some data sets have not seen a value, that of a zero with nothing but noise was counted.
+    return density + ((1 - seen.mask) * (2 * math.pi * noise).log()).sum(dim=-1) / 2
 
 
 def _features(own: Tensor, cross: Tensor) -> Tensor:

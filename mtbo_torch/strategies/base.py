@@ -24,6 +24,8 @@ class Strategy(ABC):
     Strategies with the same seed draw the same weights, whatever else they do: runs can be compared round by round.
     """
 
+    _can_miss_values = False
+
     def __init__(
         self,
         num_tasks: int,
@@ -115,7 +117,7 @@ class Strategy(ABC):
         self._pending.update(zip(self._asked_ids, points.clone().unbind(dim=-2), strict=True))
         return points
 
-    def tell(self, x: Tensor | int | Sequence[int], y: Tensor) -> None:
+    def tell(self, x: Tensor | int | Sequence[int], y: Tensor, allow_missing: bool = False) -> None:
         """Learn the values at some points, in any order, asked for or not; a refused call changes nothing.
 
         A point that differs from what was asked for by more than rounding is another point: the one asked for stays
@@ -124,10 +126,17 @@ class Strategy(ABC):
         Args:
             x: ``(b) x q x d``, or ``d`` for one point; or the numbers of q pending points, see :attr:`asked_ids`.
             y: ``(b) x q x n``, or ``n`` for one point.
+            allow_missing: Whether values may be NaN, for tasks that were not observed; :class:`MTKB` learns from the
+                others. Each point needs a value, of some task in some trial: forget a point that has none.
         """
+        if allow_missing and not self._can_miss_values:
+            raise ValueError(
+                f"allow_missing should be False for {type(self).__name__}, which needs the values of all tasks, got "
+                "True. Use MTKB, or leave incomplete rows out."
+            )
         ids = None if isinstance(x, Tensor) else self._require_pending("x", x)
         points = x if isinstance(x, Tensor) else torch.stack([self._pending[number] for number in ids or ()], dim=-2)
-        points, y = self._checked(points, y)
+        points, y = self._checked(points, y, allow_missing)
         settled = self._matching(points) if ids is None else ids
         with torch.no_grad():
             self._observe(points, y)
@@ -174,7 +183,7 @@ class Strategy(ABC):
         self._require_same_settings(state_dict)
         try:
             X, Y = state_dict["train_X"].to(self._space), state_dict["train_Y"].to(self._space)
-            require_data(X, Y, self.num_tasks)
+            require_data(X, Y, self.num_tasks, allow_missing=self._can_miss_values)
             generators = [torch.Generator() for _ in self._all_generators()]
             for generator, state in zip(generators, state_dict["generators"], strict=True):
                 generator.set_state(state)
@@ -244,11 +253,12 @@ class Strategy(ABC):
         number = (uniform * best.sum(dim=-1)).floor().unsqueeze(-1)
         return ((best.cumsum(dim=-1) > number) & best).to(torch.uint8).argmax(dim=-1)
 
-    def _checked(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def _checked(self, x: Tensor, y: Tensor, allow_missing: bool) -> tuple[Tensor, Tensor]:
         if not self.batch_shape:
             x = x.unsqueeze(0) if isinstance(x, Tensor) and x.dim() == 1 else x
             y = y.unsqueeze(0) if isinstance(y, Tensor) and y.dim() == 1 else y
-        require_data(x, y, self.num_tasks, names=("x", "y"))
+        hint = "Pass allow_missing=True if NaN stands for a value that was not seen." if self._can_miss_values else ""
+        require_data(x, y, self.num_tasks, ("x", "y"), allow_missing, hint)
         d = self._space.shape[-1]
         if x.shape[:-2] != self.batch_shape or x.shape[-1] != d or x.shape[-2] == 0:
             wanted = " x ".join(map(str, (*self.batch_shape, "q", "d")))
@@ -260,6 +270,12 @@ class Strategy(ABC):
             raise ValueError(
                 f"x should have the dtype and device of the search space ({self._space.dtype}, {self._space.device}), "
                 f"got {x.dtype} on {x.device}. Use x.to(bounds) or x.to(choices)."
+            )
+        unseen = y.isnan().all(dim=-1).reshape(-1, y.shape[-2]).all(dim=0)
+        if unseen.any():
+            raise ValueError(
+                "y should have a value of at least one task for each point, got NaN only in the rows "
+                f"{unseen.nonzero().flatten().tolist()}. Leave these points out, and forget them if they are pending."
             )
         return x.detach(), y.detach()
 

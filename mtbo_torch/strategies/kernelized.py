@@ -263,7 +263,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
             ref_point = self._inside_objectives(ref_point.to(weights))
         elif self._units is not None and self._told_Y.length:
             # As is usual, from the best values seen: every part of the front is nearest to them for some weights.
-            ref_point = self._oriented(self._units.y(self._told_Y.rows)).amax(dim=-2)
+            ref_point = _best_seen(self._oriented(self._units.y(self._told_Y.rows)))
         if issubclass(self.scalarization, HypervolumeScalarization):
             assert ref_point is not None
             # Ranks points alike, and also those that do not exceed the reference point.
@@ -284,14 +284,17 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         Y, constraints = self.train_Y, self.constraints
         if self._units is not None:
             Y, constraints = self._units.y(Y), constraints.in_units(*self._units.offset_and_scale)
-        worst = self._space.new_zeros(self.batch_shape)
-        if Y.shape[-2]:
-            worst = scalarization(Y).nan_to_num(nan=torch.inf).amin(dim=-1)
+        if isinstance(scalarization, ObjectiveScalarization):
+            scalarization = scalarization.scalarization
+        worst = -_best_seen(-scalarization(self._oriented(Y)).unsqueeze(-1)).squeeze(-1)
         return {"constraints": constraints, "infeasible_value": worst}
 
     def _oriented(self, Y: Tensor) -> Tensor:
         """Values of the tasks as values of the objectives, all to be maximised."""
-        return Y if self._objectives is None else Y @ self._objectives.mT
+        if self._objectives is None:
+            return Y
+        tasks = self._objectives.abs().argmax(dim=-1)
+        return Y[..., tasks] * self._objectives.sum(dim=-1)  # a product would spread NaN to other objectives
 
     def _propose(self, scalarizations: list[Scalarization]) -> Tensor:
         with torch.no_grad():
@@ -369,7 +372,7 @@ class ExactStrategy(KernelStrategy[ExactMultiTaskGP]):
     def _model_of(
         self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None, **options: Any
     ) -> ExactMultiTaskGP:
-        return ExactMultiTaskGP(X, Y, covar_module=kernel, eta=eta, **options)
+        return ExactMultiTaskGP(X, Y, covar_module=kernel, eta=eta, allow_missing=self._can_miss_values, **options)
 
     def _learn(self, state: State, x: Tensor, y: Tensor) -> State:
         return state.append(x, y)
@@ -442,6 +445,14 @@ def _objectives(signs: object, num_tasks: int) -> Tensor:
         )
     matrix = torch.diag(torch.tensor(values, dtype=torch.double))
     return matrix[matrix.any(dim=-1)]
+
+
+def _best_seen(Y: Tensor) -> Tensor:
+    """``(b) x n``, the largest of ``(b) x t x n`` values, NaN being none; zero without any."""
+    if Y.shape[-2] == 0:
+        return Y.new_zeros(*Y.shape[:-2], Y.shape[-1])
+    best = Y.nan_to_num(nan=-torch.inf).amax(dim=-2)
+    return torch.where(best.isinf(), 0, best)
 
 
 def _checked_ref_point(ref_point: object, scalarization: type[Scalarization], num_objectives: int) -> Tensor | None:

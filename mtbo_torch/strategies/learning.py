@@ -16,6 +16,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from mtbo_torch.models import MultiTaskGPModel
+from mtbo_torch.models.fitted import learned_outcomes
 
 # The relative gain in likelihood per value below which learning stops: far less than matters, long before the default.
 SMALLEST_GAIN = 1e-5
@@ -35,15 +36,15 @@ class Units:
 
     @classmethod
     def of(cls, space: Tensor, Y: Tensor) -> Units:
-        """From ``2 x d`` bounds or ``N x d`` choices, and ``(b) x t x n`` values."""
+        """From ``2 x d`` bounds or ``N x d`` choices, and ``(b) x t x n`` values, NaN for those not seen."""
         lower, upper = space.amin(dim=-2), space.amax(dim=-2)
         box = torch.stack([lower, torch.where(upper > lower, upper, lower + lower.abs().clamp_min(1))])
         number = torch.finfo(Y.dtype)
         outcomes = Standardize(Y.shape[-1], batch_shape=Y.shape[:-2], min_stdv=number.tiny).to(Y)
         if Y.shape[-2]:
-            outcomes(Y)
+            learned_outcomes(outcomes, Y)
             # Differences that are rounding are none.
-            is_constant = outcomes.stdvs <= 10 * number.eps * Y.abs().amax(dim=-2, keepdim=True)
+            is_constant = outcomes.stdvs <= 10 * number.eps * Y.nan_to_num(nan=0.0).abs().amax(dim=-2, keepdim=True)
             outcomes.stdvs = torch.where(is_constant, 1.0, outcomes.stdvs)
             outcomes._stdvs_sq = outcomes.stdvs.square()
         return cls(Normalize(space.shape[-1], bounds=box).to(space).eval(), outcomes.eval())

@@ -13,7 +13,8 @@ class MTKB(ExactStrategy):
 
     Each round draws weights :math:`\lambda`, maximises :math:`s_\lambda(\mu_t(x)) + L_\lambda \beta_t
     \|\Gamma_t(x, x)\|^{1/2}`, and learns from the answer. On finite `choices` a round costs :math:`O(r t^2 + N t)`,
-    on `bounds` the acquisition is maximised by BoTorch's batched L-BFGS-B.
+    on `bounds` the acquisition is maximised by BoTorch's batched L-BFGS-B. Once a value is missing (see :meth:`tell`),
+    observations and points cost what :class:`ExactMultiTaskGP` says, and all choices are evaluated in every round.
 
     Args:
         kernel: The multi-task kernel :math:`\Gamma`. The strategy keeps a copy. With `refit_every` it may be the number
@@ -58,7 +59,10 @@ class MTKB(ExactStrategy):
         ...     strategy.tell(x, torch.cat([x.sin(), x.cos()], dim=-1))
         >>> strategy.num_observations
         3
+        >>> strategy.tell(choices[7], torch.tensor([0.07, torch.nan], dtype=torch.double), allow_missing=True)
     """
+
+    _can_miss_values = True
 
     def _theory_radius(self, norm_bound: float | Tensor, noise_scale: float | Tensor, eta: float | Tensor) -> Tensor:
         return exact_radius(self._regression.info_gain, norm_bound, noise_scale, eta, self.delta)
