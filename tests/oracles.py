@@ -232,3 +232,14 @@ def mean_norm(gamma: Gamma, X: np.ndarray, Y: np.ndarray, eta: float | np.ndarra
     G = gram(gamma, X, X, n)
     c = np.linalg.solve(G + noise_matrix(eta, t, n), Y.reshape(-1))
     return math.sqrt(c @ G @ c)
+
+
+def leave_one_out(gamma: Gamma, X: np.ndarray, Y: np.ndarray, eta: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and covariance of y_i, noise included, from all other points: one regression for each point."""
+    t, n = Y.shape
+    means, covariances = np.zeros((t, n)), np.zeros((t, n, n))
+    for i in range(t):
+        others = [j for j in range(t) if j != i]
+        mean, covariance = posterior(gamma, X[others], Y[others], eta, X[i : i + 1])
+        means[i], covariances[i] = mean[0], covariance + noise_matrix(eta, 1, n)
+    return means, covariances

@@ -300,11 +300,9 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
             raise ValueError("train_X should have at least one row to learn from, got none. Tell the model some data.")
         problem = self._problem(self.covar_module, self.mean_module, None)
         try:
-            value = self._log_likelihood(problem)
+            value = self._log_density(problem)
         except (reg.NotPositiveDefiniteError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
             raise NanError(str(error)) from error  # from which BoTorch's optimisers turn back
-        if problem.deviations is not None:
-            value = value - problem.deviations.log().sum(dim=(-2, -1))
         return -mll._add_other_terms(value, ()) / problem.Y.shape[-2:].numel()
 
     @property
@@ -330,6 +328,11 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
     @abstractmethod
     def _log_likelihood(self, problem: Problem) -> Tensor:
         """``(b)``, of the problem's values."""
+
+    def _log_density(self, problem: Problem) -> Tensor:
+        """``(b)``, of the values before they were divided by deviations of their own."""
+        value = self._log_likelihood(problem)
+        return value if problem.deviations is None else value - problem.deviations.log().sum(dim=(-2, -1))
 
     def _problem(self, kernel: Kernel, mean_module: Mean, units: OutcomeUnits | None) -> Problem:
         X = self.transform_inputs(self._train_X) if self.training else self._preprocessed(self._train_X)
