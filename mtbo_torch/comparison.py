@@ -83,21 +83,31 @@ class KernelComparison:
 
     @property
     def verdict(self) -> str:
-        """The answer in a sentence. A difference is clear if it exceeds 4, and twice its standard error."""
+        """The answer in a sentence.
+
+        A difference is clear if it exceeds 4, and twice its standard error, after one is taken off for each parameter
+        that the kernel ahead has more: so much better do kernels look where they were learned (Akaike 1974).
+        """
         others = [row for row in self.rows if row is not self.reference]
-        sharing = [row for row in others if not _is_independent(row.model.covar_module)]
-        is_about_sharing = bool(sharing) and _is_independent(self.reference.model.covar_module)
         if not others:
             return f"Only {self.reference.name} was compared."
-        row = sharing[0] if is_about_sharing else others[0]
+        sharing = [row for row in others if not _is_independent(row.model.covar_module)]
+        is_about_sharing = bool(sharing) and _is_independent(self.reference.model.covar_module)
+        row = max(sharing if is_about_sharing else others, key=lambda row: row.difference - max(0, self._surplus(row)))
+        surplus = self._surplus(row) if row.difference > 0 else -self._surplus(row)
+        is_clear = abs(row.difference) - max(0, surplus) > max(SMALLEST_CLEAR, 2 * row.standard_error)
+        answer = "No clear difference"
+        if is_clear and is_about_sharing:
+            answer = "Multi-task helps" if row.difference > 0 else "Multi-task does not help"
+        elif is_clear:
+            answer = "A clear difference"
         size = f"{abs(row.difference):.1f} ± {row.standard_error:.1f} in leave-one-out log density"
-        place = f"is {'ahead of' if row.difference >= 0 else 'behind'} {self.reference.name} by {size}."
-        if abs(row.difference) <= max(SMALLEST_CLEAR, 2 * row.standard_error):
-            return f"No clear difference: {row.name} {place}"
-        name = row.name if row.difference > 0 or len(others) == 1 else f"{row.name}, the best of the others,"
-        if not is_about_sharing:
-            return f"A clear difference: {name} {place}"
-        return f"Multi-task {'helps' if row.difference > 0 else 'does not help'}: {name} {place}"
+        place = f"{'ahead of' if row.difference >= 0 else 'behind'} {self.reference.name}"
+        more = f", with {surplus} more parameters" if row.difference > 0 and surplus > 1 else ""
+        return f"{answer}: {row.name} is {place} by {size}{more}."
+
+    def _surplus(self, row: ComparedKernel) -> int:
+        return row.num_parameters - self.reference.num_parameters
 
     def __repr__(self) -> str:
         table = list(self._table())

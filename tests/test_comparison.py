@@ -161,7 +161,7 @@ def test_opposed_tasks_gain() -> None:
 
 def test_unrelated_tasks_are_not_said_to_gain() -> None:
     verdicts = [compare_kernels(*draw(20, 2, 1, seed, shared=0.0)).verdict for seed in range(8)]
-    # At two standard errors some mistakes are to be expected; of eight, more than one has a probability below 6 %.
+    # At two standard errors mistakes are to be expected: if one in twenty is, two of eight or more have 6 %.
     assert sum(verdict.startswith("Multi-task helps") for verdict in verdicts) <= 1
 
 
@@ -258,11 +258,11 @@ MODELS = {
 }
 
 
-def made(*rows: tuple[str, float, float, str], reference: int) -> KernelComparison:
-    """Rows of a name, a difference, its standard error, and a kind of kernel."""
+def made(*rows: tuple[str, float, float, str], reference: int, counts: tuple[int, ...] = ()) -> KernelComparison:
+    """Rows of a name, a difference, its standard error, and a kind of kernel; and their numbers of parameters."""
     compared = [
-        ComparedKernel(name, difference - 100, difference, error, -150.0, 7, torch.zeros(30), MODELS[kind])
-        for name, difference, error, kind in rows
+        ComparedKernel(name, difference - 100, difference, error, -150.0, count, torch.zeros(30), MODELS[kind])
+        for (name, difference, error, kind), count in zip(rows, counts or [7] * len(rows), strict=True)
     ]
     return KernelComparison(tuple(compared), compared[reference])
 
@@ -295,8 +295,32 @@ A, R = ("A & <B>", 12.34, 3.1, "sharing"), ("apart", 0.0, 0.0, "independent")
         ),
         (
             made(R, ("A", -9.0, 2.0, "sharing"), ("B", -19.0, 2.0, "sharing"), reference=0),
-            "Multi-task does not help: A, the best of the others, is behind apart by 9.0 ± 2.0 "
-            "in leave-one-out log density.",
+            "Multi-task does not help: A is behind apart by 9.0 ± 2.0 in leave-one-out log density.",
+        ),
+        (  # five parameters more would look better by five
+            made(("A", 9.0, 2.5, "sharing"), R, reference=1, counts=(15, 10)),
+            "No clear difference: A is ahead of apart by 9.0 ± 2.5 in leave-one-out log density, "
+            "with 5 more parameters.",
+        ),
+        (
+            made(("A", 11.0, 2.5, "sharing"), R, reference=1, counts=(15, 10)),
+            "Multi-task helps: A is ahead of apart by 11.0 ± 2.5 in leave-one-out log density, with 5 more parameters.",
+        ),
+        (  # and no fewer of them make a kernel better than it is
+            made(("A", 3.9, 0.1, "sharing"), R, reference=1, counts=(5, 10)),
+            "No clear difference: A is ahead of apart by 3.9 ± 0.1 in leave-one-out log density.",
+        ),
+        (
+            made(R, ("A", -9.0, 1.0, "sharing"), reference=0, counts=(16, 10)),
+            "No clear difference: A is behind apart by 9.0 ± 1.0 in leave-one-out log density.",
+        ),
+        (
+            made(R, ("A", -9.0, 1.0, "sharing"), reference=0, counts=(10, 16)),
+            "Multi-task does not help: A is behind apart by 9.0 ± 1.0 in leave-one-out log density.",
+        ),
+        (
+            made(("A", 12.0, 2.0, "sharing"), ("B", 11.0, 2.0, "sharing"), R, reference=2, counts=(30, 9, 9)),
+            "Multi-task helps: B is ahead of apart by 11.0 ± 2.0 in leave-one-out log density.",
         ),
         (  # another independent kernel is no answer
             made(("smooth", 20.0, 2.0, "independent"), ("A", 9.0, 2.0, "sharing"), R, reference=2),
