@@ -142,19 +142,22 @@ def test_units_move_all_densities_alike() -> None:
         assert moved.difference == pytest.approx(row.difference, abs=0.1)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_tasks_that_share_nearly_everything_gain(seed: int) -> None:
-    comparison = compare_kernels(*draw(40, 3, 2, seed, shared=0.95))
-    assert comparison.verdict.startswith("Multi-task helps: ")
+def test_tasks_that_share_nearly_everything_gain() -> None:
+    # One data set of this size is called clear about every second time; four together are.
+    comparisons = [compare_kernels(*draw(40, 3, 2, seed, shared=0.95)) for seed in range(4)]
+    assert all(comparison.best.name != "independent tasks" for comparison in comparisons)
+    assert not any(comparison.verdict.startswith("Multi-task does not") for comparison in comparisons)
+    rows = [row_of(comparison, "ICM") for comparison in comparisons]
+    gain = sum(row.difference - 2 for row in rows)  # it has two parameters more
+    assert gain > 2 * math.sqrt(sum(row.standard_error**2 for row in rows))
 
 
 def test_opposed_tasks_gain() -> None:
     X, Y = draw(40, 3, 2, seed=0, shared=0.95)
     Y[:, 1] *= -1
     comparison = compare_kernels(X, Y)
-    assert comparison.verdict.startswith("Multi-task helps: ")
     # A similarity between all tasks is the wrong idea; signs are learned.
-    assert comparison.rows[-1].name in ("similarity", "independent tasks")
+    assert {row.name for row in comparison.rows[:2]} == {"ICM", "sum of separable"}
     signs = row_of(comparison, "sum of separable").model.covar_module.kernels[0].task_factor.flatten().sign()
     assert signs[0] == -signs[1] == signs[2]
 
