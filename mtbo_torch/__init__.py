@@ -2,6 +2,7 @@
 
 from mtbo_torch import constructors as constructors  # registers them with BoTorch
 from mtbo_torch.acquisition import NystromScalarizedMultiTaskUCB, ScalarizedMultiTaskUCB
+from mtbo_torch.comparison import compare_kernels
 from mtbo_torch.confidence import exact_radius, nystrom_radius, theory_oversampling
 from mtbo_torch.kernels import ICMKernel, IndependentKernel, SumOfSeparableKernel, TaskSimilarityKernel
 from mtbo_torch.models import ExactMultiTaskGP, NystromMultiTaskGP
@@ -42,6 +43,7 @@ __all__ = [
     "SumOfSeparableKernel",
     "TaskSimilarityKernel",
     "UniformWeights",
+    "compare_kernels",
     "exact_radius",
     "nystrom_radius",
     "theory_oversampling",

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from mtbo_torch.experiments.algorithms import ALGORITHMS, DEFAULT_ALGORITHMS, named
 from mtbo_torch.experiments.panels import PANELS, Settings, instances_of
-from mtbo_torch.experiments.progress import progress_bar
 from mtbo_torch.experiments.reproduce import Request, reproduce
 from mtbo_torch.experiments.runner import Part, Run, joined
 from mtbo_torch.problems import load_sensors, load_soil, paper
+from mtbo_torch.progress import progress_bar
 from mtbo_torch.report import REGRET_NAMES, verdicts, write_index, write_panel
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
+from gpytorch.constraints import Interval
 from gpytorch.kernels import Kernel
 from linear_operator import to_linear_operator
 from linear_operator.operators import DenseLinearOperator, KroneckerProductLinearOperator, LinearOperator
@@ -171,7 +172,8 @@ class TaskSimilarityKernel(MultiTaskKernel):
     Args:
         base_kernel: The scalar kernel :math:`k`.
         num_tasks: The number of tasks n.
-        omega: A number in ``[0, 1]``, or a tensor with one for each batch.
+        omega: A number in ``[0, 1]``, or a tensor with one for each batch. It stays as it is. If not given, it is
+            learned, from 0.5; the task matrix has no scale of its own, so pass a ``ScaleKernel`` to learn that too.
 
     Example:
         >>> import gpytorch
@@ -185,24 +187,36 @@ class TaskSimilarityKernel(MultiTaskKernel):
         self,
         base_kernel: Kernel,
         num_tasks: int,
-        omega: float | Tensor,
+        omega: float | Tensor | None = None,
         *,
         active_dims: tuple[int, ...] | None = None,
     ) -> None:
         _require_scalar_kernel("base_kernel", base_kernel)
         require_count("num_tasks", num_tasks, "Pass the number of tasks.")
-        if isinstance(omega, bool) or not isinstance(omega, Real | Tensor):
-            raise ValueError(f"omega should be a number in [0, 1], got {omega!r}. Use 1 for unrelated tasks.")
-        value = omega if isinstance(omega, Tensor) else torch.tensor(float(omega), dtype=torch.double)
-        if not ((value >= 0) & (value <= 1)).all():
-            raise ValueError(
-                f"omega should lie in [0, 1], got {omega}. Use 1 for unrelated tasks and 0 for identical ones."
-            )
-        batch_shape = torch.broadcast_shapes(value.shape, base_kernel.batch_shape)
+        value = None if omega is None else _similarity(omega)
+        batch_shape = base_kernel.batch_shape
+        if value is not None:
+            batch_shape = torch.broadcast_shapes(value.shape, batch_shape)
         super().__init__(batch_shape=batch_shape, active_dims=active_dims)
         self.base_kernel = base_kernel
         self.num_tasks = num_tasks
-        self.register_buffer("omega", value.detach().expand(batch_shape).clone())
+        if value is not None:
+            # Not through register_buffer, which refuses the name of a property.
+            self._buffers["omega"] = value.detach().expand(batch_shape).clone()
+        else:
+            self.register_parameter("raw_omega", torch.nn.Parameter(torch.zeros(batch_shape)))
+            self.register_constraint("raw_omega", Interval(0.0, 1.0))
+
+    @property
+    def omega(self) -> Tensor:
+        """``(b)``, given or learned."""
+        given = self._buffers.get("omega")
+        return self.raw_omega_constraint.transform(self.raw_omega) if given is None else given
+
+    @omega.setter
+    def omega(self, value: float | Tensor) -> None:
+        value = torch.as_tensor(value).to(self.raw_omega)
+        self.initialize(raw_omega=self.raw_omega_constraint.inverse_transform(value))
 
     @property
     def task_covar(self) -> Tensor:
@@ -371,6 +385,17 @@ def _require_scalar_kernel(name: str, kernel: object) -> None:
             f"{name} should be a scalar kernel, got {type(kernel).__name__} with several outputs per input. "
             "Add multi-task kernels with SumOfSeparableKernel([...])."
         )
+
+
+def _similarity(omega: object) -> Tensor:
+    if isinstance(omega, bool) or not isinstance(omega, Real | Tensor):
+        raise ValueError(f"omega should be a number in [0, 1], got {omega!r}. Use 1 for unrelated tasks.")
+    value = omega if isinstance(omega, Tensor) else torch.tensor(float(omega), dtype=torch.double)
+    if not ((value >= 0) & (value <= 1)).all():
+        raise ValueError(
+            f"omega should lie in [0, 1], got {omega}. Use 1 for unrelated tasks and 0 for identical ones."
+        )
+    return value
 
 
 def _require_sequence(name: str, kernels: object) -> None:

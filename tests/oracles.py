@@ -251,3 +251,14 @@ def given_seen(
     covariance = gram(gamma, Z, Z, n) - cross.T @ np.linalg.solve(regularised, cross)
     gain = 0.5 * np.linalg.slogdet(np.eye(len(seen)) + G @ np.diag(1 / eta))[1]
     return mean, covariance, gain, math.sqrt(max(dual @ G @ dual, 0)), _log_density(regularised, y)
+
+
+def leave_one_out(gamma: Gamma, X: np.ndarray, Y: np.ndarray, eta: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and covariance of y_i, noise included, from all other points: one regression for each point."""
+    t, n = Y.shape
+    means, covariances = np.zeros((t, n)), np.zeros((t, n, n))
+    for i in range(t):
+        others = [j for j in range(t) if j != i]
+        mean, covariance = posterior(gamma, X[others], Y[others], eta, X[i : i + 1])
+        means[i], covariances[i] = mean[0], covariance + noise_matrix(eta, 1, n)
+    return means, covariances

@@ -105,7 +105,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: TaskSimilarityKernel(rbf(0.5), 3, NAN), "omega"),
     (lambda: TaskSimilarityKernel(rbf(0.5), 0, 0.5), "num_tasks"),
     (lambda: TaskSimilarityKernel(None, 3, 0.5), "base_kernel"),
-    (lambda: TaskSimilarityKernel(rbf(0.5), 3, None), "omega should be a number"),
+    (lambda: TaskSimilarityKernel(rbf(0.5), 3, "half"), "omega should be a number"),
     (lambda: ICMKernel(rbf(0.5), num_tasks=3, rank=1.5), "rank"),
     (lambda: ICMKernel(gpytorch.kernels.ScaleKernel(KERNEL), EYE), "base_kernel should be a scalar kernel"),
     (lambda: ICMKernel(gpytorch.kernels.RBFKernelGrad(), EYE), "base_kernel should be a scalar kernel"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import suites
 import torch
@@ -89,3 +92,50 @@ def test_the_callers_matrix_is_not_shared() -> None:
     kernel = ICMKernel(rbf(0.5), B)
     B.fill_(0)
     assert torch.equal(kernel.task_covar, torch.eye(2, dtype=torch.double))
+
+
+def test_a_given_similarity_is_fixed_and_one_that_is_not_is_learned() -> None:
+    fixed = TaskSimilarityKernel(rbf(0.5), 3, omega=0.4)
+    assert [name for name, _ in fixed.named_parameters()] == ["base_kernel.raw_lengthscale"]
+    assert "omega" in fixed.state_dict()
+    learned = TaskSimilarityKernel(rbf(0.5), 3).double()
+    assert {name for name, _ in learned.named_parameters()} == {"raw_omega", "base_kernel.raw_lengthscale"}
+    assert learned.omega.item() == 0.5
+    close(learned.task_covar, 0.5 * torch.eye(3).double() + 0.5 / 3, 1e-12)
+    learned.task_covar[0, 1].backward()
+    assert learned.raw_omega.grad.item() == pytest.approx(-1 / 3 / 4)  # times the slope of the sigmoid at zero
+
+
+@pytest.mark.parametrize("omega", [None, torch.tensor([0.1, 0.7], dtype=torch.double)], ids=["learned", "given"])
+def test_a_similarity_is_saved_copied_indexed_moved_and_set(omega: torch.Tensor | None) -> None:
+    X = torch.rand(2, 5, 1, dtype=torch.double)
+
+    def build() -> TaskSimilarityKernel:
+        return TaskSimilarityKernel(RBFKernel(batch_shape=torch.Size([2])).double(), 3, omega).double()
+
+    kernel = build()
+    kernel.omega = torch.tensor([0.2, 0.9], dtype=torch.double)
+    assert kernel.batch_shape == kernel.omega.shape == (2,)
+    for i, value in enumerate((0.2, 0.9)):
+        B = value * torch.eye(3).double() + (1 - value) / 3
+        close(kernel.task_covar[i], B, 1e-12)
+        close(kernel[i].omega, torch.tensor(value).double(), 1e-7)
+        close(kernel[i](X[i]).to_dense(), kernel(X).to_dense()[i], 1e-12)
+    loaded = build()
+    loaded.load_state_dict(kernel.state_dict())
+    for same in (copy.deepcopy(kernel), pickle.loads(pickle.dumps(kernel)), loaded):
+        assert torch.equal(same.omega, kernel.omega)
+    copied = copy.deepcopy(kernel)
+    copied.initialize(omega=torch.tensor([0.3, 0.4], dtype=torch.double))
+    close(copied.omega, torch.tensor([0.3, 0.4]), 1e-7)
+    close(kernel.omega, torch.tensor([0.2, 0.9]), 1e-7)
+    assert kernel.float().omega.dtype == torch.float
+    assert kernel(X.float()).to_dense().dtype == torch.float
+
+
+def test_a_learned_similarity_cannot_leave_its_interval() -> None:
+    kernel = TaskSimilarityKernel(rbf(0.5), 2).double()
+    for raw in (-1e3, 1e3):
+        kernel.raw_omega.data.fill_(raw)
+        assert 0 <= kernel.omega.item() <= 1
+        assert torch.linalg.eigvalsh(kernel.task_covar).min() >= -1e-15

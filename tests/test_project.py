@@ -17,12 +17,15 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "mtbo_torch"
 ORDER = (
     "checks",
+    "progress",
     "kernels",
     "regression",
     "covariance",
     "evaluation",
     "noise",
     "models",
+    "learning",
+    "comparison",
     "scalarizations",
     "confidence",
     "feasibility",
@@ -39,7 +42,7 @@ ORDER = (
 )
 
 
-SHARED_BY_SIBLINGS = {"base", "budgeted", "kernelized", "learning", "paper"}
+SHARED_BY_SIBLINGS = {"base", "budgeted", "kernelized", "paper"}
 
 
 def imported_modules(path: Path) -> list[str]:

@@ -14,10 +14,10 @@ from torch import Tensor
 import mtbo_torch
 from mtbo_torch.experiments.algorithms import DEFAULT_ALGORITHMS
 from mtbo_torch.experiments.panels import EXPERIMENTS, PANELS, Panel, Settings, described, instances_of
-from mtbo_torch.experiments.progress import progress_bar
 from mtbo_torch.experiments.runner import Columns, Part, Run, joined, run_part
 from mtbo_torch.experiments.storage import Store, sole_use
 from mtbo_torch.problems import FieldProblem, paper
+from mtbo_torch.progress import progress_bar
 from mtbo_torch.strategies.reference import MOST_TASKS
 
 # A killed run loses at most this and a block of rounds.

@@ -325,11 +325,9 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
             )
         problem = self._problem(self.covar_module, self.mean_module, None)
         try:
-            value = self._log_likelihood(problem)
+            value = self._log_density(problem)
         except (reg.NotPositiveDefiniteError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
             raise NanError(str(error)) from error  # from which BoTorch's optimisers turn back
-        if problem.deviations is not None:
-            value = value - torch.where(problem.Y.isnan(), 0, problem.deviations.log()).sum(dim=(-2, -1))
         return -mll._add_other_terms(value, ()) / num_values.clamp_min(1)
 
     @property
@@ -355,6 +353,13 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
     @abstractmethod
     def _log_likelihood(self, problem: Problem) -> Tensor:
         """``(b)``, of the problem's values."""
+
+    def _log_density(self, problem: Problem) -> Tensor:
+        """``(b)``, of the values before they were divided by deviations of their own."""
+        value = self._log_likelihood(problem)
+        if problem.deviations is None:
+            return value
+        return value - torch.where(problem.Y.isnan(), 0, problem.deviations.log()).sum(dim=(-2, -1))
 
     def _problem(self, kernel: Kernel, mean_module: Mean, units: OutcomeUnits | None) -> Problem:
         X = self.transform_inputs(self._train_X) if self.training else self._preprocessed(self._train_X)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mtbo_torch.regression.base import SINGULAR_REMEDY, Folded, MatrixKernel, Regression
-from mtbo_torch.regression.growing import InverseCholesky
+from mtbo_torch.regression.growing import InverseCholesky, safe_cholesky
 from mtbo_torch.regression.seen import Seen
 
 
@@ -104,6 +104,21 @@ class DenseRegression(Regression):
         projected = self.factor.lower(self._cross(folded.points))
         projected = folded.unfold(projected.unflatten(-2, (-1, self.num_tasks))).flatten(-3, -2)
         return self.kernel(X, X) - projected @ projected.mT
+
+    def leave_one_out(self) -> tuple[Tensor, Tensor]:
+        r"""Mean and covariance of the values at each training point given all others, their noise included.
+
+        With :math:`C = G_t + \eta I` and :math:`P_i = (C^{-1})_{ii}`, block i of point i, they are
+        :math:`y_i - P_i^{-1} (C^{-1} y)_i` and :math:`P_i^{-1}`, at :math:`O(n^3 t^2)`.
+
+        Returns:
+            ``(b) x t x n`` and ``(b) x t x n x n``.
+        """
+        precision = self.factor.inverse_blocks(self.num_tasks)
+        floor = precision.diagonal(dim1=-2, dim2=-1).amin(dim=-1) * torch.finfo(precision.dtype).eps
+        covariance = torch.cholesky_inverse(safe_cholesky(precision, floor, precision, SINGULAR_REMEDY))
+        residual = covariance @ self.dual.unflatten(-2, (self.num_observations, self.num_tasks))
+        return self.train_Y - residual.squeeze(-1), covariance
 
     @cached_property
     def _seen(self) -> Seen:

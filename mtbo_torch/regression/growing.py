@@ -176,6 +176,18 @@ class InverseCholesky:
             self._known.tensor = result
         return self._known.tensor
 
+    def inverse_blocks(self, width: int) -> Tensor:
+        """``... x t / w x w x w``, the diagonal blocks of ``A^{-1}``, at :math:`O(w t^2)` from the columns of ``M``."""
+        result = self.logdet.new_zeros(*self.batch_shape, self.size // width, width, width)
+        for _, stop, rows in self._pieces():
+            count = -(-stop // width)
+            columns = torch.nn.functional.pad(rows, (0, count * width - stop)).unflatten(-1, (count, width))
+            columns = columns.movedim(-3, -1)  # ... x count x w x rows
+            # Added to a new tensor: the blocks may have a gradient.
+            missing = self.size // width - count
+            result = result + torch.nn.functional.pad(columns @ columns.mT, (0, 0, 0, 0, 0, missing))
+        return result
+
     def prefers_inverse(self, num_vectors: int) -> bool:
         """Whether a value with its gradient at this many rows should go through the inverse."""
         # The error of v^T A^{-1} v, for v as large as the rows of A, in units of its smallest eigenvalue.

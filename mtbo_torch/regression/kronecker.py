@@ -222,6 +222,24 @@ class KroneckerRegression(Regression):
         per_group = self.kernel.eigvals[..., None, None] * (self.kernel(X, X) - projected @ projected.mT)
         return self.spectrum.spread(per_group, self.noise)
 
+    def leave_one_out(self) -> tuple[Tensor, Tensor]:
+        r"""Mean and covariance of the values at each training point given all others, their noise included.
+
+        In whitened direction g, with the diagonal :math:`p_{gi}` of :math:`(K_t + I / \xi_g)^{-1}`, they are
+        :math:`y_{gi} - a_{gi} / p_{gi}` (a is `dual`) and :math:`\xi_g / p_{gi}`; where the prior variance is zero
+        they are 0 and the noise. From the factors this costs :math:`O(r t^2)`.
+
+        Returns:
+            ``(b) x t x n`` and ``(b) x t x n x n``.
+        """
+        diagonal = self.factor.inverse_blocks(1)[..., 0]  # (b) x r x t x 1
+        sd = self.noise.sqrt().unsqueeze(-2)
+        mean = (self.spectrum.rotate(self.train_Y / sd) - self.dual / diagonal) @ self.spectrum.bases.mT
+        variances = (self.kernel.eigvals.unsqueeze(-1) / diagonal.squeeze(-1) - 1).clamp_min(0)
+        noise = self.noise.expand(*self.noise.shape[:-1], self.num_tasks)
+        covariance = self.spectrum.spread_diagonal(variances, self.noise) + torch.diag_embed(noise).unsqueeze(-3)
+        return mean.sum(dim=-3) * sd, covariance
+
     def follow(self, points: Tensor) -> FollowedKronecker:
         return FollowedKronecker.start(self, points)
 

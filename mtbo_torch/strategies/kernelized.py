@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any, Generic, TypeVar
 
 import torch
+from botorch.exceptions.errors import ModelFittingError
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
@@ -15,6 +17,7 @@ from mtbo_torch.acquisition import ScalarizedMultiTaskUCB, constraints_of, requi
 from mtbo_torch.checks import require_count, require_finite, require_positive, require_probability, require_tensor
 from mtbo_torch.confidence import RADII, mobo_radius
 from mtbo_torch.kernels import MultiTaskKernel, learned_kernel, num_tasks_of, shared_parameter
+from mtbo_torch.learning import Units, learn_kernel
 from mtbo_torch.models import ExactMultiTaskGP, MultiTaskGPModel
 from mtbo_torch.noise import set_noise
 from mtbo_torch.optimization import maximise
@@ -27,7 +30,6 @@ from mtbo_torch.scalarizations import (
     WeightDistribution,
 )
 from mtbo_torch.strategies.base import Strategy, search_space
-from mtbo_torch.strategies.learning import Units, learn_kernel
 
 # Where none is given, and until it is learned.
 DEFAULT_ETA = 0.1
@@ -209,7 +211,15 @@ class KernelStrategy(Strategy, Generic[ModelT]):
             model = self._model_of(units.x(X), units.y(Y), deepcopy(kernel), self.eta)
             if kernel is not self._kernel and self.eta is None:
                 set_noise(model.likelihood, prior.noise)
-            if learn_kernel(model):
+            try:
+                learn_kernel(model)
+            except ModelFittingError:
+                warnings.warn(
+                    f"The kernel could not be learned from {X.shape[-2]} observations; "
+                    "the strategy goes on with the one it had.",
+                    stacklevel=2,
+                )
+            else:
                 prior = self._model_of(self._no_X, self._no_Y, model.covar_module, model.noise.detach())
         state = self._learn(self._follow(prior.regression, units), units.x(X), units.y(Y))
         self._units, self._prior, self._state = units, prior, state

@@ -18,10 +18,10 @@ from gpytorch.kernels import RBFKernel
 from suites import close
 from torch import Tensor
 
-from mtbo_torch import MTBKB, MTKB, ICMKernel, LinearScalarization, exact_radius
+from mtbo_torch import MTBKB, MTKB, ICMKernel, LinearScalarization, exact_radius, learning
 from mtbo_torch.confidence import mobo_radius
 from mtbo_torch.kernels import learned_kernel
-from mtbo_torch.strategies import ITBKB, ITKB, MOBO, learning
+from mtbo_torch.strategies import ITBKB, ITKB, MOBO
 from mtbo_torch.strategies.kernelized import KernelStrategy
 
 BOUNDS = torch.tensor([[0.0, -1.0], [1.0, 3.0]], dtype=torch.double)

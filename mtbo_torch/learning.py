@@ -1,14 +1,12 @@
-"""The units in which a strategy learns its kernel."""
+"""The units in which a kernel is learned, and the learning."""
 
 from __future__ import annotations
 
-import warnings
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from botorch.exceptions.errors import ModelFittingError
 from botorch.fit import fit_gpytorch_mll
 from botorch.models.transforms import Normalize, Standardize
 from botorch.utils.sampling import manual_seed
@@ -79,19 +77,10 @@ class Units:
         return deepcopy(own)
 
 
-def learn_kernel(model: MultiTaskGPModel) -> bool:
-    """Maximise the marginal likelihood; where that fails, say so and return False."""
-    try:
-        with torch.enable_grad(), manual_seed(0):  # further attempts start at random
-            mll = ExactMarginalLogLikelihood(model.likelihood, model)
-            # BoTorch's optimiser for batches insists on hearing that the other name of this option is not meant.
-            other_name = {"factr": None} if model._aug_batch_shape.numel() > 1 else {}
-            fit_gpytorch_mll(mll, optimizer_kwargs={"options": {"ftol": SMALLEST_GAIN} | other_name})
-    except ModelFittingError:
-        warnings.warn(
-            f"The kernel could not be learned from {model.train_targets.shape[-2]} observations; "
-            "the strategy goes on with the one it had.",
-            stacklevel=2,
-        )
-        return False
-    return True
+def learn_kernel(model: MultiTaskGPModel, smallest_gain: float = SMALLEST_GAIN) -> None:
+    """Maximise the marginal likelihood; where that fails, BoTorch's ``ModelFittingError`` says so."""
+    with torch.enable_grad(), manual_seed(0):  # further attempts start at random
+        mll = ExactMarginalLogLikelihood(model.likelihood, model)
+        # BoTorch's optimiser for batches insists on hearing that the other name of this option is not meant.
+        other_name = {"factr": None} if model._aug_batch_shape.numel() > 1 else {}
+        fit_gpytorch_mll(mll, optimizer_kwargs={"options": {"ftol": smallest_gain} | other_name})

@@ -1,0 +1,306 @@
+"""Does multi-task help on my data? Kernels compared by how well they predict each point from the others."""
+
+from __future__ import annotations
+
+import html
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+
+import torch
+from botorch.exceptions.errors import ModelFittingError
+from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
+from gpytorch.kernels import Kernel, ScaleKernel
+from torch import Tensor
+
+from mtbo_torch.checks import require_data
+from mtbo_torch.kernels import (
+    ICMKernel,
+    IndependentKernel,
+    MultiTaskKernel,
+    SumOfSeparableKernel,
+    TaskSimilarityKernel,
+    learned_kernel,
+    num_tasks_of,
+)
+from mtbo_torch.learning import Units, learn_kernel
+from mtbo_torch.models import ExactMultiTaskGP
+from mtbo_torch.progress import progress_bar
+from mtbo_torch.regression import NotPositiveDefiniteError
+
+# Smaller differences of log densities say little, whatever their standard error (Sivula et al. 2020, "Uncertainty in
+# Bayesian leave-one-out cross-validation based model comparison"); a fit that stopped a little early makes such ones.
+SMALLEST_CLEAR = 4.0
+# As in `learn_kernel`, and smaller: sums of separable kernels approach their optimum slowly.
+SMALLEST_GAIN = 1e-6
+FAILURES = (ModelFittingError, NotPositiveDefiniteError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
+EMPTY_REMEDY = "Pass a dict of names and multi-task kernels, or None for the usual four."
+
+
+@dataclass(frozen=True, eq=False)
+class ComparedKernel:
+    """A kernel that was fitted, and how well it does.
+
+    Attributes:
+        name: Its name.
+        log_density: The sum over all points of the log density of a point's values, given all other points.
+        difference: By how much that exceeds the reference's.
+        standard_error: Of the difference, from the points' own differences.
+        log_marginal_likelihood: The log density of all values together, without priors of hyper-parameters.
+        num_parameters: The number of parameters that were learned, the noise included.
+        log_densities: ``t``, the terms of `log_density`.
+        model: The fitted model, in the units of the data.
+    """
+
+    name: str
+    log_density: float
+    difference: float
+    standard_error: float
+    log_marginal_likelihood: float
+    num_parameters: int
+    log_densities: Tensor = field(repr=False)
+    model: ExactMultiTaskGP = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class KernelComparison:
+    """What :func:`compare_kernels` found; prints as a table, and shows as one in Jupyter.
+
+    Attributes:
+        rows: One for each kernel, the largest leave-one-out log density first.
+        reference: The row that the others are compared with.
+    """
+
+    rows: tuple[ComparedKernel, ...]
+    reference: ComparedKernel
+
+    @property
+    def best(self) -> ComparedKernel:
+        """The row with the largest leave-one-out log density."""
+        return self.rows[0]
+
+    @property
+    def verdict(self) -> str:
+        """The answer in a sentence.
+
+        A difference is clear if it exceeds 4, and twice its standard error, after one is taken off for each parameter
+        that the kernel ahead has more: so much better do kernels look where they were learned (Akaike 1974).
+        """
+        others = [row for row in self.rows if row is not self.reference]
+        if not others:
+            return f"Only {self.reference.name} was compared."
+        sharing = [row for row in others if not _is_independent(row.model.covar_module)]
+        is_about_sharing = bool(sharing) and _is_independent(self.reference.model.covar_module)
+        row = max(sharing if is_about_sharing else others, key=lambda row: row.difference - max(0, self._surplus(row)))
+        surplus = self._surplus(row) if row.difference > 0 else -self._surplus(row)
+        is_clear = abs(row.difference) - max(0, surplus) > max(SMALLEST_CLEAR, 2 * row.standard_error)
+        answer = "No clear difference"
+        if is_clear and is_about_sharing:
+            answer = "Multi-task helps" if row.difference > 0 else "Multi-task does not help"
+        elif is_clear:
+            answer = "A clear difference"
+        size = f"{abs(row.difference):.1f} ± {row.standard_error:.1f} in leave-one-out log density"
+        place = f"{'ahead of' if row.difference >= 0 else 'behind'} {self.reference.name}"
+        more = f", with {surplus} more parameters" if row.difference > 0 and surplus > 1 else ""
+        return f"{answer}: {row.name} is {place} by {size}{more}."
+
+    def _surplus(self, row: ComparedKernel) -> int:
+        return row.num_parameters - self.reference.num_parameters
+
+    def __repr__(self) -> str:
+        table = list(self._table())
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [
+            "  ".join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])]).rstrip() for cells in table
+        ]
+        return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:], "", self._explanation, self.verdict])
+
+    def _repr_html_(self) -> str:
+        head, *body = self._table()
+        lines = [_html_row(head, "th"), "</thead><tbody>", *[_html_row(cells, "td") for cells in body]]
+        table = "\n".join(["<table><thead>", *lines, "</tbody></table>"])
+        return f"{table}\n<p>{html.escape(self._explanation)}</p>\n<p><b>{html.escape(self.verdict)}</b></p>"
+
+    def _table(self) -> Iterator[tuple[str, ...]]:
+        yield "kernel", "leave-one-out", f"to {self.reference.name}", "marginal likelihood", "parameters"
+        for row in self.rows:
+            is_reference = row is self.reference
+            difference = "" if is_reference else f"{row.difference:+.1f} ± {row.standard_error:.1f}"
+            densities = f"{row.log_density:.1f}", difference, f"{row.log_marginal_likelihood:.1f}"
+            yield row.name, *densities, str(row.num_parameters)
+
+    @property
+    def _explanation(self) -> str:
+        return (
+            f"Log densities in the units of train_Y; ± is a standard error over {len(self.best.log_densities)} points."
+        )
+
+
+def compare_kernels(
+    train_X: Tensor, train_Y: Tensor, kernels: Mapping[str, Kernel] | Sequence[Kernel] | None = None
+) -> KernelComparison:
+    r"""Fit several kernels to the data, and tell which predicts left-out points best.
+
+    Every kernel is fitted by maximum likelihood, with one learned noise for all tasks, on inputs scaled to the unit
+    cube and standardised values. Then the n values at each point are predicted together from all other points, in
+    closed form (:meth:`ExactMultiTaskGP.leave_one_out`). The sum of the log densities of what was observed is the
+    measure: unlike the marginal likelihood it hardly depends on how vague the prior is. The hyper-parameters are those
+    learned from all points, which flatters kernels with many of them when points are few.
+
+    Without `kernels` these four are compared, each with BoTorch's RBF kernel with one lengthscale per input:
+
+    * ICM: :math:`k B`, a full-rank B
+    * similarity: :math:`s k (\omega I + (1 - \omega) 1 1^T / n)`, with :math:`\omega` learned
+    * sum of separable: :math:`k_0 w w^T + diag(s_1 k_1, \dots, s_n k_n)`, a shared part and parts of their own. It
+      works on the ``nt x nt`` matrix, and takes longer than all others together
+    * independent tasks: :math:`diag(s_1 k_1, \dots, s_n k_n)`
+
+    A kernel that cannot be fitted is left out with a warning.
+
+    Args:
+        train_X: ``t x d``, with t >= 2.
+        train_Y: ``t x n``.
+        kernels: Multi-task kernels by name, or a list of them, to be named by their classes. Copies are fitted. The
+            reference is the first whose tasks are independent, or else the first of all.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from mtbo_torch import ICMKernel, IndependentKernel, compare_kernels
+        >>> X = torch.linspace(0, 1, 12, dtype=torch.double).unsqueeze(-1)
+        >>> Y = torch.cat([(6 * X).sin(), (6 * X).sin() + 0.1 * X.cos()], dim=-1)
+        >>> apart = IndependentKernel([RBFKernel(), RBFKernel()])
+        >>> comparison = compare_kernels(X, Y, {"ICM": ICMKernel(RBFKernel(), num_tasks=2), "apart": apart})
+        >>> comparison.best.model.posterior(X).mean.shape  # print(comparison) shows the table
+        torch.Size([12, 2])
+    """
+    require_data(train_X, train_Y, None)
+    if train_X.dim() != 2 or len(train_X) < 2:
+        raise ValueError(
+            f"train_X should be `t x d` with t >= 2 points, got shape {tuple(train_X.shape)}. "
+            "Pass one data set, with at least two rows."
+        )
+    train_X, train_Y = train_X.detach(), train_Y.detach()
+    named = _families(train_X, train_Y) if kernels is None else _named(kernels, train_Y.shape[-1])
+    fitted = []
+    with progress_bar(len(named), "fitting", unit="kernel") as bar:
+        for name, kernel in named.items():
+            bar.set_description(f"fitting {name}")
+            try:
+                fitted.append(_fitted(name, deepcopy(kernel), train_X, train_Y))
+            except FAILURES as error:
+                warnings.warn(
+                    f"The kernel {name!r} could not be fitted to {len(train_X)} points and is left out: {error}",
+                    stacklevel=2,
+                )
+            bar.update(1)
+    if not fitted:
+        raise ModelFittingError(f"None of the kernels ({', '.join(named)}) could be fitted. Look at the warnings.")
+    independent = [row for row in fitted if _is_independent(row.model.covar_module)]
+    reference = (independent or fitted)[0]
+    compared = {row.name: _against(row, reference) for row in fitted}
+    rows = sorted(compared.values(), key=lambda row: row.log_density, reverse=True)
+    return KernelComparison(tuple(rows), compared[reference.name])
+
+
+def _families(X: Tensor, Y: Tensor) -> dict[str, MultiTaskKernel]:
+    d, n = X.shape[-1], Y.shape[-1]
+
+    def rbf() -> Kernel:
+        return get_covar_module_with_dim_scaled_prior(ard_num_dims=d)
+
+    def independent() -> IndependentKernel:
+        return IndependentKernel([ScaleKernel(rbf()) for _ in range(n)])
+
+    shared = ICMKernel(rbf(), num_tasks=n, rank=1)
+    # Tasks that go against each other start so: from a common sign, the likelihood has other, lower maxima.
+    main_direction = torch.linalg.eigh(Units.of(X, Y).y(Y).mT.cov().reshape(n, n)).eigenvectors[:, -1:]
+    shared.initialize(task_factor=torch.where(main_direction < 0, -1.0, 1.0))
+    return {
+        "ICM": learned_kernel(n, d),
+        "similarity": TaskSimilarityKernel(ScaleKernel(rbf()), n),
+        "sum of separable": SumOfSeparableKernel([shared, independent()]),
+        "independent tasks": independent(),
+    }
+
+
+def _named(kernels: object, num_tasks: int) -> dict[str, Kernel]:
+    """The user's kernels by name."""
+    if not isinstance(kernels, Mapping | Sequence) or isinstance(kernels, str) or len(kernels) == 0:
+        raise ValueError(f"kernels should be a non-empty dict or list of kernels, got {kernels!r}. {EMPTY_REMEDY}")
+    if isinstance(kernels, Mapping):
+        named = dict(kernels)
+        if not all(isinstance(name, str) for name in named):
+            raise ValueError(f"kernels should have names that are strings, got {list(named)!r}. {EMPTY_REMEDY}")
+    else:
+        names = [type(kernel).__name__ for kernel in kernels]
+        if len(set(names)) < len(names):
+            raise ValueError(
+                f"kernels should be told apart by their names, got a list with the classes {', '.join(names)}. "
+                "Pass a dict with a name for each."
+            )
+        named = dict(zip(names, kernels, strict=True))
+    for name, kernel in named.items():
+        label = f"kernels[{name!r}]"
+        count = num_tasks_of(label, kernel)
+        if count != num_tasks:
+            raise ValueError(
+                f"{label} should be for {num_tasks} tasks (from train_Y), got {count}. "
+                f"Build it for {num_tasks}, or pass one column of train_Y per task."
+            )
+        if kernel.batch_shape:
+            raise ValueError(
+                f"{label} should be one kernel, got the batch shape {tuple(kernel.batch_shape)}. Compare kernel[0]."
+            )
+    return named
+
+
+def _fitted(name: str, kernel: Kernel, X: Tensor, Y: Tensor) -> ComparedKernel:
+    model = ExactMultiTaskGP(X, Y, kernel, **Units.of(X, Y).transforms())
+    learn_kernel(model, SMALLEST_GAIN)
+    with torch.no_grad():
+        log_densities = _log_densities(Y, *model.leave_one_out())
+        marginal = model.log_marginal_likelihood()
+    if not torch.isfinite(log_densities).all():
+        raise ModelFittingError("its predictions are not finite.")
+    count = _num_parameters(model)
+    return ComparedKernel(name, log_densities.sum().item(), 0.0, 0.0, marginal.item(), count, log_densities, model)
+
+
+def _num_parameters(model: ExactMultiTaskGP) -> int:
+    """How many are learned; rotations of a task factor W, which leave W W^T as it is, do not count."""
+    count = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    factors = [kernel.task_factor for kernel in model.modules() if hasattr(kernel, "task_factor")]
+    return count - sum(W.shape[-1] * (W.shape[-1] - 1) // 2 for W in factors if W.requires_grad)
+
+
+def _log_densities(Y: Tensor, mean: Tensor, covariance: Tensor) -> Tensor:
+    """``t``, the log density of each row of ``t x n`` values."""
+    chol = torch.linalg.cholesky(covariance.double())
+    whitened = torch.linalg.solve_triangular(chol, (Y - mean).double().unsqueeze(-1), upper=False).squeeze(-1)
+    logdet = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+    return -(whitened.square().sum(dim=-1) + logdet + Y.shape[-1] * math.log(2 * math.pi)) / 2
+
+
+def _against(row: ComparedKernel, reference: ComparedKernel) -> ComparedKernel:
+    differences = row.log_densities - reference.log_densities
+    error = differences.std().item() * math.sqrt(len(differences))
+    return replace(row, difference=differences.sum().item(), standard_error=error)
+
+
+def _is_independent(kernel: Kernel) -> bool:
+    """Whether the tasks of a kernel share nothing, and cannot learn to."""
+    if not isinstance(kernel, MultiTaskKernel):
+        return False
+    return all(not B.requires_grad and not (B - B.diagonal().diag()).any() for _, B in kernel.terms())
+
+
+def _html_row(cells: Sequence[str], tag: str) -> str:
+    sides = ["left", *["right"] * (len(cells) - 1)]
+    styled = [
+        f'<{tag} style="text-align: {side}">{html.escape(cell)}</{tag}>'
+        for side, cell in zip(sides, cells, strict=True)
+    ]
+    return f"<tr>{''.join(styled)}</tr>"
