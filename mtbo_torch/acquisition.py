@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +20,7 @@ from linear_operator.operators import DiagLinearOperator
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
-from mtbo_torch.checks import require_positive
+from mtbo_torch.checks import require_finite, require_positive
 from mtbo_torch.feasibility import OutcomeConstraints
 from mtbo_torch.models import MultiTaskGPModel, NystromMultiTaskGP
 from mtbo_torch.regression import Regression, operator_norm, sum_all, variances_along
@@ -282,7 +283,14 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
 
     def _infeasible_value(self, given: float | Tensor | None) -> Tensor:
         if given is not None:
-            return torch.as_tensor(given, dtype=torch.double)
+            if isinstance(given, bool) or not isinstance(given, Real | Tensor):
+                raise ValueError(
+                    f"infeasible_value should be a number, got {given!r}. Pass a low value of the scalarization."
+                )
+            value = torch.as_tensor(given, dtype=torch.double)
+            require_finite("infeasible_value", value)
+            _require_batch("infeasible_value", value.shape, self.model)
+            return value
         if not isinstance(self.model, MultiTaskGPModel):
             raise ValueError(
                 f"infeasible_value should be given for a {type(self.model).__name__}, got None. "
@@ -349,13 +357,14 @@ def require_bound(bound: object) -> None:
 def constraints_of(constraints: object, num_tasks: int) -> OutcomeConstraints:
     """The pair of A and c as constraints on this many tasks."""
     if isinstance(constraints, OutcomeConstraints):
-        return constraints
-    if not isinstance(constraints, Sequence) or len(constraints) != 2:
+        own = constraints
+    elif isinstance(constraints, Sequence) and len(constraints) == 2:
+        own = OutcomeConstraints(*constraints)
+    else:
         raise ValueError(
             f"constraints should be a pair of A, `m x n`, and c, `m`, got {type(constraints).__name__}. "
             "A row a of A and an entry c mean a^T y <= c."
         )
-    own = OutcomeConstraints(*constraints)
     if own.num_tasks != num_tasks:
         raise ValueError(
             f"constraints should have one column for each of the {num_tasks} tasks, got {own.num_tasks} in A. "

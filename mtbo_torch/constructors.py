@@ -109,7 +109,7 @@ def construct_inputs_scalarized_ucb(
         round_number = sum(X.shape[-2] for X in (X_baseline, X_pending) if X is not None)
         of_objectives = _drawn(scalarization, weights, ref_point, coefficients, round_number)
     else:
-        of_objectives = _given(scalarization, weights)
+        of_objectives = _given(scalarization, weights, len(outcomes))
     matrix = torch.zeros(len(outcomes), model.num_outputs).to(coefficients)
     matrix[torch.arange(len(outcomes)), outcomes] = coefficients
     scalarization = ObjectiveScalarization(of_objectives, matrix)
@@ -141,7 +141,7 @@ def _objectives(model: Model, objective: object) -> tuple[Tensor, Tensor]:
     return outcomes, coefficients
 
 
-def _given(scalarization: object, weights: object) -> Scalarization:
+def _given(scalarization: object, weights: object, num_objectives: int) -> Scalarization:
     if not isinstance(scalarization, Scalarization):
         raise ValueError(
             f"scalarization should be a Scalarization or a class of them, got {type(scalarization).__name__}. "
@@ -151,6 +151,11 @@ def _given(scalarization: object, weights: object) -> Scalarization:
         raise ValueError(
             "weights should not be given together with a scalarization that has its own, got both. "
             "Pass the scalarization's class, or leave weights out."
+        )
+    if scalarization.num_tasks != num_objectives:
+        raise ValueError(
+            f"scalarization should have one weight for each of the {num_objectives} objectives, "
+            f"got {scalarization.num_tasks} weights. Outcomes that are no objectives have none."
         )
     return scalarization
 
@@ -174,6 +179,11 @@ def _drawn(
     if isinstance(weights, WeightDistribution):
         # An Ax client with a seed sets it anew for every trial: of the same stream, each round takes its own draw.
         weights = weights.sample(round_number + 1, dtype=like.dtype, device=like.device)[-1]
+    if isinstance(weights, Tensor) and weights.shape[-1:] != like.shape:
+        raise ValueError(
+            f"weights should have one entry for each of the {len(like)} objectives, got shape {tuple(weights.shape)}. "
+            "Outcomes that are no objectives have none."
+        )
     if issubclass(kind, ChebyshevScalarization | HypervolumeScalarization):
         ref_point = torch.zeros_like(like) if ref_point is None else ref_point
         return kind(weights, ref_point.nan_to_num(nan=0.0))

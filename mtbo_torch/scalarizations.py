@@ -210,6 +210,11 @@ class ObjectiveScalarization(Scalarization):
     _stretch: Tensor
 
     def __init__(self, scalarization: Scalarization, objectives: Tensor) -> None:
+        if not isinstance(scalarization, Scalarization):
+            raise ValueError(
+                f"scalarization should be a Scalarization, got {type(scalarization).__name__}. "
+                "Pass for instance ChebyshevScalarization(weights)."
+            )
         super().__init__(scalarization.weights)
         objectives = require_tensor("objectives", objectives, "Pass one row per objective and one column per task.")
         if objectives.dim() != 2 or len(objectives) != scalarization.num_tasks:

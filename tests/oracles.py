@@ -262,3 +262,35 @@ def leave_one_out(gamma: Gamma, X: np.ndarray, Y: np.ndarray, eta: float | np.nd
         mean, covariance = posterior(gamma, X[others], Y[others], eta, X[i : i + 1])
         means[i], covariances[i] = mean[0], covariance + noise_matrix(eta, 1, n)
     return means, covariances
+
+
+def hypervolume_scalar(weights: np.ndarray, y: np.ndarray, z: np.ndarray) -> float:
+    """min_i max(0, (y_i - z_i) / lambda_i)^n (Zhang & Golovin 2020)."""
+    return min(max(0.0, (v - r) / w) ** len(weights) for w, v, r in zip(weights, y, z, strict=True))
+
+
+def linear_ellipsoid(weights: np.ndarray, radius: float, mean: np.ndarray, covariances: np.ndarray) -> np.ndarray:
+    """lambda^T mu + beta (lambda^T Gamma lambda)^(1/2), from ``q x n`` and ``q x n x n``."""
+    pairs = zip(mean, covariances, strict=True)
+    return np.array([linear(weights, mu) + radius * math.sqrt(weights @ gamma @ weights) for mu, gamma in pairs])
+
+
+def monotone_ellipsoid(
+    s: Callable[[np.ndarray], float], radius: float, mean: np.ndarray, covariances: np.ndarray
+) -> np.ndarray:
+    """s(mu + beta diag(Gamma)^(1/2)), from ``q x n`` and ``q x n x n``."""
+    pairs = zip(mean, covariances, strict=True)
+    return np.array(
+        [s(np.array([m + radius * math.sqrt(v) for m, v in zip(mu, np.diag(g), strict=True)])) for mu, g in pairs]
+    )
+
+
+def nystrom_posterior_of_tasks(
+    gamma: Gamma, X: np.ndarray, Y: np.ndarray, eta: np.ndarray, dictionary: list[int], Z: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """mu~_t and the blocks of Gamma~_t when each task has its noise: in units in which the noise is one."""
+    n = Y.shape[1]
+    sd = np.sqrt(np.broadcast_to(eta, n))
+    whitened = lambda x, y: gamma(x, y) / np.outer(sd, sd)  # noqa: E731
+    mean, covariance = nystrom_posterior(whitened, X, Y / sd, 1.0, dictionary, np.ones(len(X)), Z)
+    return mean * sd, blocks(covariance, n) * np.outer(sd, sd)

@@ -31,6 +31,7 @@ from mtbo_torch import (
     ChebyshevScalarization,
     ExactMultiTaskGP,
     FixedWeights,
+    HypervolumeScalarization,
     ICMKernel,
     LinearScalarization,
     NystromMultiTaskGP,
@@ -71,7 +72,10 @@ def test_outcomes_are_turned_into_objectives_that_are_all_maximised() -> None:
     mean = model.mean(Z)
     objectives = torch.stack([mean[:, 1], -2 * mean[:, 0]], dim=-1)
     scalarised = (WEIGHTS * (objectives - ref_point)).amin(dim=-1)
-    close(acqf(Z.unsqueeze(-2)), scalarised + 2 * 0.7 * 1.5 * model.covariance_norm(Z).sqrt(), 1e-10)
+    # The norm is that of the objectives.
+    C = torch.tensor([[0.0, 1.0], [-2.0, 0.0]], dtype=torch.double)
+    norm = torch.linalg.matrix_norm(C @ model.covariance(Z) @ C.T, ord=2)
+    close(acqf(Z.unsqueeze(-2)), scalarised + 0.7 * 1.5 * norm.sqrt(), 1e-10)
     check_gradient(acqf, Z)
 
 
@@ -191,17 +195,55 @@ def test_options_that_cannot_be_are_refused() -> None:
     for wrong in (max, dict):
         with pytest.raises(ValueError, match="scalarization should be a Scalarization or a class of them, got"):
             constructed(model, scalarization=wrong)
-    with pytest.raises(ValueError, match="scalarization should have one weight for each of the model's 2 tasks"):
-        constructed(model, weights=torch.ones(3))
+    for weights in (torch.ones(3), torch.ones(1), FixedWeights(torch.ones(3))):
+        for kind in (None, LinearScalarization, HypervolumeScalarization):
+            with pytest.raises(ValueError, match="weights should have one entry for each of the 2 objectives, got"):
+                constructed(model, weights=weights, scalarization=kind)
+    with pytest.raises(ValueError, match="scalarization should have one weight for each of the 2 objectives, got 3"):
+        constructed(model, scalarization=LinearScalarization(torch.ones(3)))
     with pytest.raises(ValueError, match="ref_point should have one entry for each of the 2 tasks"):
         constructed(model, ref_point=torch.zeros(3))
     with pytest.raises(ValueError, match="radius should be given for a SingleTaskGP"):
         constructed(SingleTaskGP(X, Y))
-    with pytest.raises(UnsupportedError, match="constraints should be None"):
+    with pytest.raises(UnsupportedError, match="constraints should come with constraints_tuple"):
         constructed(model, constraints=[lambda Y: Y[..., 0]])
+    with pytest.raises(ValueError, match="bound should be one of"):
+        constructed(model, bound="box")
     feasibility = FeasibilityWeightedMCMultiOutputObjective(model, X, constraint_idcs=[])
     with pytest.raises(UnsupportedError, match="objective should be a WeightedMCMultiOutputObjective"):
         constructed(model, objective=feasibility)
+
+
+def test_the_ellipsoid_and_the_hypervolume_are_options() -> None:
+    model = fitted(n=3)
+    _, _, Z = data(8, 3, 2)
+    ref_point = torch.tensor([-1.5, -1.2], dtype=torch.double)
+    acqf = constructed(
+        model,
+        objective=signed(-1.0, 1.0, outcomes=[2, 0]),
+        ref_point=ref_point,
+        weights=WEIGHTS,
+        radius=1.5,
+        bound="ellipsoid",
+        scalarization=HypervolumeScalarization,
+    )
+    mean, sd = model.mean(Z), model.covariance(Z).diagonal(dim1=-2, dim2=-1).sqrt()
+    optimistic = torch.stack([-mean[:, 2] + 1.5 * sd[:, 2], mean[:, 0] + 1.5 * sd[:, 0]], dim=-1)
+    expected = ((optimistic - ref_point) / WEIGHTS).clamp_min(0).square().amin(dim=-1)
+    close(acqf(Z.unsqueeze(-2)), expected, 1e-9)
+
+
+def test_constraints_are_weighed_by_their_probability() -> None:
+    model = fitted(n=3)
+    X, _, Z = data(8, 3, 2)
+    A, c = torch.tensor([[0.0, 2.0, 0.0]], dtype=torch.double), torch.tensor([[0.4]], dtype=torch.double)
+    options = {"objective": signed(-1.0, 1.0, outcomes=[2, 0]), "weights": WEIGHTS, "radius": 1.5, "X_baseline": X}
+    acqf = constructed(model, constraints=[lambda Y: Y[..., 1]], constraints_tuple=(A, c), **options)
+    free = constructed(model, **options)(Z.unsqueeze(-2))
+    sd = model.covariance(Z)[:, 1, 1].sqrt()
+    p = torch.distributions.Normal(model.mean(Z)[:, 1], sd).cdf(torch.tensor(0.2, dtype=torch.double))
+    worst = (WEIGHTS * torch.stack([-model.mean(X)[:, 2], model.mean(X)[:, 0]], dim=-1)).amin(dim=-1).amin()
+    close(acqf(Z.unsqueeze(-2)), p * free + (1 - p) * worst, 1e-9)
 
 
 def evaluated(point: Point) -> Outcomes:
@@ -210,11 +252,11 @@ def evaluated(point: Point) -> Outcomes:
     return {"cost": distances[0], "output": -distances[1]}
 
 
-def client_of(objective: str = "-cost, output", **options: object) -> Client:
+def client_of(objective: str = "-cost, output", constraints: tuple[str, ...] = (), **options: object) -> Client:
     client = Client(random_seed=0)
     parameters = [RangeParameterConfig(name=name, parameter_type="float", bounds=(0.0, 5.0)) for name in ("x", "y")]
     client.configure_experiment(parameters=parameters)
-    client.configure_optimization(objective=objective)
+    client.configure_optimization(objective=objective, outcome_constraints=constraints)
     ours = {
         "surrogate_spec": SurrogateSpec(model_configs=[ModelConfig(botorch_model_class=ExactMultiTaskGP)]),
         "botorch_acqf_class": ScalarizedMultiTaskUCB,
@@ -296,6 +338,21 @@ def test_tracked_metrics_are_learned_but_not_optimised() -> None:
     run(client, 4, lambda point: evaluated(point) | {"third": point["x"]})
     client.get_next_trials(max_trials=2)
     assert model_of(client).num_outputs == 3
+
+
+def test_an_outcome_constraint_on_a_metric_that_is_no_objective() -> None:
+    def measured(point: Point) -> Outcomes:
+        return evaluated(point) | {"size": point["x"]}
+
+    # Without the constraint x is between 1 and 2 for every point of the front.
+    proposed = []
+    for constraints, bound in ((("size <= 0.5",), "norm"), (("size <= 0.5",), "ellipsoid"), ((), "ellipsoid")):
+        client = client_of(constraints=constraints, radius=1.0, bound=bound)
+        outcomes = run(client, 7, measured)
+        assert model_of(client).num_outputs == 3
+        proposed.append([values["size"] for values in outcomes[-3:]])
+    assert max(proposed[0] + proposed[1]) < 0.75
+    assert max(proposed[2]) > 0.75
 
 
 def test_a_sum_of_metrics_is_one_objective_and_refused() -> None:

@@ -16,10 +16,12 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from mtbo_torch import (
     MTBKB,
     MTKB,
+    BoxWeights,
     ChebyshevScalarization,
     DirichletWeights,
     ExactMultiTaskGP,
     FixedWeights,
+    HypervolumeScalarization,
     ICMKernel,
     IndependentKernel,
     InverseUniformWeights,
@@ -27,6 +29,7 @@ from mtbo_torch import (
     NystromMultiTaskGP,
     NystromScalarizedMultiTaskUCB,
     ScalarizedMultiTaskUCB,
+    SphereWeights,
     SumOfSeparableKernel,
     TaskSimilarityKernel,
     UniformWeights,
@@ -34,7 +37,9 @@ from mtbo_torch import (
     nystrom_radius,
     theory_oversampling,
 )
+from mtbo_torch.feasibility import OutcomeConstraints
 from mtbo_torch.problems import RKHSFunction
+from mtbo_torch.scalarizations import ObjectiveScalarization, Scalarization
 from mtbo_torch.strategies import NEHVI
 
 NAN, INF = float("nan"), float("inf")
@@ -58,6 +63,10 @@ def mtkb(**kwargs: object) -> MTKB:
 
 def mtbkb(**kwargs: object) -> MTBKB:
     return MTBKB(**({"kernel": KERNEL, "bounds": BOX, "norm_bound": 1.0, "noise_scale": 0.1} | kwargs))
+
+
+def ucb(scalarization: Scalarization | None = None, **kwargs: object) -> ScalarizedMultiTaskUCB:
+    return ScalarizedMultiTaskUCB(MODEL, scalarization or SCALARIZATION, 1.0, **kwargs)
 
 
 def gp(**kwargs: object) -> ExactMultiTaskGP:
@@ -187,6 +196,46 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: DirichletWeights(3, torch.ones(2)), "concentration"),
     (lambda: FixedWeights(torch.tensor([-1.0, 2.0])), "weights"),
     (lambda: FixedWeights(torch.ones(2, 2)), "weights should be a vector"),
+    (lambda: HypervolumeScalarization(torch.ones(2), None), "ref_point should be a torch.Tensor"),
+    (lambda: HypervolumeScalarization(torch.ones(2), torch.zeros(3)), "ref_point should have one entry"),
+    (lambda: HypervolumeScalarization(torch.ones(2), torch.tensor([0.0, NAN])), "ref_point should contain finite"),
+    (lambda: HypervolumeScalarization(torch.ones(2), torch.zeros(2), upper=torch.ones(3)), "upper should have one"),
+    (lambda: HypervolumeScalarization(torch.ones(2), torch.zeros(2), upper=[1.0, 1.0]), "upper should be a torch"),
+    (
+        lambda: HypervolumeScalarization(torch.ones(2), torch.zeros(2), upper=torch.tensor([1.0, 0.0])),
+        "upper should exceed ref_point",
+    ),
+    (lambda: HypervolumeScalarization(-torch.ones(2), torch.zeros(2)), "weights should be non-negative"),
+    (lambda: ObjectiveScalarization(torch.ones(3), EYE), "scalarization should be a Scalarization"),
+    (lambda: ObjectiveScalarization(SCALARIZATION, EYE[:2]), "objectives should be `k x n` with k = 3"),
+    (lambda: ObjectiveScalarization(SCALARIZATION, EYE[0]), "objectives should be `k x n`"),
+    (lambda: ObjectiveScalarization(SCALARIZATION, spoiled(EYE, NAN)), "objectives should contain finite"),
+    (lambda: ObjectiveScalarization(SCALARIZATION, [[1.0]]), "objectives should be a torch.Tensor"),
+    (lambda: SphereWeights(0), "num_tasks"),
+    (lambda: BoxWeights([0.0], [1.0]), "lower should be a torch.Tensor"),
+    (lambda: BoxWeights(torch.zeros(2), torch.ones(2, dtype=torch.long)), "upper should have a floating-point"),
+    (lambda: BoxWeights(torch.zeros(2), torch.ones(1, 2)), "upper should be a vector"),
+    (lambda: BoxWeights(torch.zeros(0), torch.ones(0)), "lower should be a vector"),
+    (lambda: BoxWeights(torch.tensor(0.0), torch.tensor(1.0)), "lower should be a vector"),
+    (lambda: BoxWeights(torch.zeros(2), torch.ones(3)), "0 <= lower <= upper"),
+    (lambda: BoxWeights(torch.tensor([-0.1, 0.0]), torch.ones(2)), "0 <= lower <= upper"),
+    (lambda: BoxWeights(torch.tensor([0.5, 0.0]), torch.tensor([0.4, 1.0])), "0 <= lower <= upper"),
+    (lambda: BoxWeights(torch.tensor([0.6, 0.6]), torch.ones(2)), "leave room for weights that sum to one"),
+    (lambda: BoxWeights(torch.zeros(2), torch.tensor([0.3, 0.6])), "leave room for weights that sum to one"),
+    (lambda: BoxWeights(torch.zeros(2), torch.tensor([INF, 1.0])), "upper should contain finite"),
+    # Constraints
+    (lambda: OutcomeConstraints([[1.0]], torch.ones(1)), "A should be a torch.Tensor"),
+    (lambda: OutcomeConstraints(torch.ones(2), torch.ones(1)), "A should be `m x n`"),
+    (lambda: OutcomeConstraints(torch.ones(0, 2), torch.ones(0)), "A should be `m x n`"),
+    (lambda: OutcomeConstraints(torch.ones(1, 2), 1.0), "c should be a torch.Tensor"),
+    (lambda: OutcomeConstraints(torch.ones(1, 2), torch.ones(2)), "c should have one entry for each of the 1"),
+    (lambda: OutcomeConstraints(spoiled(torch.ones(1, 2), NAN), torch.ones(1)), "A should contain finite"),
+    (lambda: OutcomeConstraints(torch.ones(1, 2), torch.tensor([INF])), "c should contain finite"),
+    (lambda: OutcomeConstraints(torch.zeros(1, 2), torch.ones(1)), "A should have an entry other than zero"),
+    (
+        lambda: OutcomeConstraints(torch.tensor([[1.0, 0.0], [-2.0, 0.0]]), torch.tensor([1.0, -3.0])),
+        "A and c should leave something allowed",
+    ),
     # Radius
     (lambda: radius(info_gain=-1.0), "info_gain"),
     (lambda: radius(info_gain=NAN), "info_gain"),
@@ -211,7 +260,41 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         lambda: ScalarizedMultiTaskUCB(MODEL, ChebyshevScalarization(torch.ones(4, 3)), 1.0),
         "scalarization should be of the model's batch",
     ),
+    (lambda: ucb(bound="box"), r"bound should be one of \('norm', 'ellipsoid'\), got 'box'"),
+    (lambda: ucb(bound=None), "bound should be one of"),
+    (lambda: ucb(constraints=EYE), "constraints should be a pair of A"),
+    (lambda: ucb(constraints=(EYE,)), "constraints should be a pair of A"),
+    (lambda: ucb(constraints=(EYE[:2, :2], Y[0, :2])), "constraints should have one column for each of the 3 tasks"),
+    (
+        lambda: ucb(constraints=OutcomeConstraints(EYE[:2, :2], Y[0, :2])),
+        "constraints should have one column for each of the 3 tasks",
+    ),
+    (lambda: ucb(constraints=(EYE, Y[0, :2])), "c should have one entry for each of the 3"),
+    (lambda: ucb(constraints=(EYE, Y[0]), infeasible_value=NAN), "infeasible_value should contain finite"),
+    (lambda: ucb(constraints=(EYE, Y[0]), infeasible_value="low"), "infeasible_value should be a number"),
+    (lambda: ucb(constraints=(EYE, Y[0]), infeasible_value=torch.ones(3)), "infeasible_value should be of the model's"),
+    (lambda: ucb(scalarization=HypervolumeScalarization(Y[0].abs(), Y[0]))(Z[:1]), "upper should be given"),
     # Strategy
+    (lambda: mtkb(bound="box"), "bound should be one of"),
+    (lambda: mtbkb(bound=1), "bound should be one of"),
+    (lambda: mtkb(signs=(1, -1)), "signs should be 1 .* for each of the 3 tasks"),
+    (lambda: mtkb(signs=(0, 0, 0)), "signs should be 1 .* not all zero"),
+    (lambda: mtkb(signs=(1, 2, 1)), "signs should be 1"),
+    (lambda: mtkb(signs=(1, 0.5, 1)), "signs should be 1"),
+    (lambda: mtkb(signs=1), "signs should be 1"),
+    (lambda: mtkb(signs="max"), "signs should be 1"),
+    (lambda: mtkb(signs=(1, None, 1)), "signs should be 1"),
+    (lambda: mtkb(signs=torch.ones(3, 1)), "signs should be 1"),
+    (lambda: mtkb(ref_point=torch.zeros(2).double()), "ref_point should have one entry for each of the 3 objectives"),
+    (lambda: mtkb(ref_point=Y[0], signs=(1, 0, 1)), "ref_point should have one entry for each of the 2 objectives"),
+    (lambda: mtkb(ref_point=[0.0, 0.0, 0.0]), "ref_point should be a torch.Tensor"),
+    (lambda: mtkb(ref_point=torch.tensor([0.0, NAN, 0.0])), "ref_point should contain finite"),
+    (lambda: mtkb(ref_point=Y[0], scalarization=LinearScalarization), "ref_point should only be given for a scalar"),
+    (lambda: mtkb(scalarization=HypervolumeScalarization), "ref_point should be given for a HypervolumeScalarization"),
+    (lambda: mtkb(weights=UniformWeights(3), signs=(1, 0, 1)), "weights should be for 2 tasks"),
+    (lambda: mtkb(constraints=EYE), "constraints should be a pair of A"),
+    (lambda: mtkb(constraints=(EYE[:2, :2], Y[0, :2])), "constraints should have one column for each of the 3 tasks"),
+    (lambda: mtbkb(constraints=(EYE, Y[0, :2])), "c should have one entry"),
     (lambda: mtkb(choices=Z), "either bounds or choices"),
     (lambda: mtkb(bounds=None), "either bounds or choices"),
     (lambda: mtkb(bounds=BOX.flip(0)), "bounds should have lower < upper"),
