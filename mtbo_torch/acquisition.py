@@ -63,7 +63,7 @@ def scalarized_ucb(
     if bound == "ellipsoid":
         mean, variance = beliefs.mean_and_variance(scalarization.directions)
         return scalarization.upper_bound(mean, radius.to(mean)[..., None, None] * _root(variance))
-    if isinstance(scalarization, ObjectiveScalarization) and not scalarization.keeps_norm:
+    if isinstance(scalarization, ObjectiveScalarization) and not _keeps_norm(scalarization):
         # The norm is that of the objectives: of C Gamma C^T.
         mean, covariance = beliefs.mean_and_covariance()
         C = scalarization.objectives.to(mean)
@@ -71,6 +71,10 @@ def scalarized_ucb(
         return scalarized_ucb(beliefs, scalarization.scalarization, radius)
     mean, norm = beliefs.mean_and_norm()
     return scalarization(mean) + (scalarization.lipschitz.to(mean) * radius.to(mean)).unsqueeze(-1) * _root(norm)
+
+
+def _keeps_norm(scalarization: Scalarization) -> bool:
+    return not isinstance(scalarization, ObjectiveScalarization) or scalarization.keeps_norm
 
 
 def _root(variance: Tensor) -> Tensor:
@@ -157,7 +161,8 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
         X_pending: ``p x d`` points that are being evaluated.
         bound: ``"norm"``, the paper's, or ``"ellipsoid"``.
         constraints: The pair of A, ``m x n``, and c, ``m`` or ``m x 1``, as BoTorch's outcome constraints.
-        infeasible_value: w; by default the lowest :math:`s_\lambda(\mu_t)` at the observed points, or 0 without any.
+        infeasible_value: w; by default the lowest :math:`s_\lambda(\mu_t)` at the observed points, or that of the prior
+            mean without any. It has to be given for models that are not ours.
 
     Example:
         >>> import torch, gpytorch
@@ -206,6 +211,10 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
         self.bound = bound
         self.constraints = None if constraints is None else constraints_of(constraints, model.num_outputs)
         self.register_buffer("radius", value.to(scalarization.weights.device))
+        if constraints is None and infeasible_value is not None:
+            raise ValueError(
+                f"infeasible_value should only be given with constraints, got {infeasible_value}. Leave it out."
+            )
         worst = None if constraints is None else self._infeasible_value(infeasible_value)
         self.register_buffer("infeasible_value", worst)
         self._warned = False
@@ -220,7 +229,7 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
             if self.X_pending is not None:
                 with torch.no_grad():
                     self._hallucinated = (fitted, self.model.hallucinate(self.X_pending.to(self.model.train_targets)))
-            if self.bound == "ellipsoid":
+            if self.bound == "ellipsoid" or self.constraints is not None or not _keeps_norm(self.scalarization):
                 last = fitted if self._hallucinated is None else self._hallucinated[1].regression
                 last.prepare_variances()
 
@@ -298,7 +307,7 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
             )
         X = self.model.observed_X
         if X.shape[-2] == 0:
-            return X.new_zeros(())
+            X = X.new_zeros(*X.shape[:-2], 1, X.shape[-1])
         with torch.no_grad():
             return self.scalarization(self.model.mean(X)).amin(dim=-1)
 

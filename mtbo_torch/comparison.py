@@ -33,6 +33,7 @@ from mtbo_torch.regression import NotPositiveDefiniteError
 # Smaller differences of log densities say little, whatever their standard error (Sivula et al. 2020, "Uncertainty in
 # Bayesian leave-one-out cross-validation based model comparison"); a fit that stopped a little early makes such ones.
 SMALLEST_CLEAR = 4.0
+FEWEST_POINTS = 5
 # As in `learn_kernel`, and smaller: sums of separable kernels approach their optimum slowly.
 SMALLEST_GAIN = 1e-6
 FAILURES = (ModelFittingError, NotPositiveDefiniteError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
@@ -91,6 +92,9 @@ class KernelComparison:
         others = [row for row in self.rows if row is not self.reference]
         if not others:
             return f"Only {self.reference.name} was compared."
+        t, n = len(self.reference.log_densities), self.reference.model.num_outputs
+        if t < max(FEWEST_POINTS, n + 3):  # so few points are nearly on a line in the space of values
+            return f"{t} points of {n} tasks are too few to tell."
         sharing = [row for row in others if not _is_independent(row.model.covar_module)]
         is_about_sharing = bool(sharing) and _is_independent(self.reference.model.covar_module)
         row = max(sharing if is_about_sharing else others, key=lambda row: row.difference - max(0, self._surplus(row)))
@@ -183,7 +187,7 @@ def compare_kernels(
             "Pass one data set, with at least two rows."
         )
     train_X, train_Y = train_X.detach(), train_Y.detach()
-    named = _families(train_X, train_Y) if kernels is None else _named(kernels, train_Y.shape[-1])
+    named = _families(train_X, train_Y) if kernels is None else _named(kernels, train_X, train_Y.shape[-1])
     fitted = []
     with progress_bar(len(named), "fitting", unit="kernel") as bar:
         for name, kernel in named.items():
@@ -226,7 +230,7 @@ def _families(X: Tensor, Y: Tensor) -> dict[str, MultiTaskKernel]:
     }
 
 
-def _named(kernels: object, num_tasks: int) -> dict[str, Kernel]:
+def _named(kernels: object, X: Tensor, num_tasks: int) -> dict[str, Kernel]:
     """The user's kernels by name."""
     if not isinstance(kernels, Mapping | Sequence) or isinstance(kernels, str) or len(kernels) == 0:
         raise ValueError(f"kernels should be a non-empty dict or list of kernels, got {kernels!r}. {EMPTY_REMEDY}")
@@ -254,6 +258,13 @@ def _named(kernels: object, num_tasks: int) -> dict[str, Kernel]:
             raise ValueError(
                 f"{label} should be one kernel, got the batch shape {tuple(kernel.batch_shape)}. Compare kernel[0]."
             )
+        try:
+            deepcopy(kernel).to(X)(X[:1]).to_dense()
+        except (IndexError, RuntimeError) as error:
+            raise ValueError(
+                f"{label} should take points with d = {X.shape[-1]} inputs (from train_X), got: {error} "
+                "Build it for as many inputs."
+            ) from error
     return named
 
 

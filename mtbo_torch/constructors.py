@@ -89,7 +89,7 @@ def construct_inputs_scalarized_ucb(
         scalarization: A class, such as :class:`LinearScalarization`, or a scalarisation of the n objectives in their
             order, all maximised. A :class:`ChebyshevScalarization` by default.
         weights: ``n``, or the distribution that they are drawn from anew each time. By default
-            :class:`InverseUniformWeights` for a Chebyshev scalarisation and :class:`UniformWeights` for others.
+            those of :func:`~mtbo_torch.scalarizations.default_weights`.
         radius: A number; :func:`estimated_radius` by default.
         delta: The probability of failure of the estimated radius, in ``(0, 1]``.
         bound: ``"norm"`` or ``"ellipsoid"``.
@@ -186,5 +186,7 @@ def _drawn(
         )
     if issubclass(kind, ChebyshevScalarization | HypervolumeScalarization):
         ref_point = torch.zeros_like(like) if ref_point is None else ref_point
-        return kind(weights, ref_point.nan_to_num(nan=0.0))
+        drawn = kind(weights, ref_point.nan_to_num(nan=0.0))
+        # Ranks points alike, and also those that do not exceed the reference point.
+        return drawn.chebyshev() if isinstance(drawn, HypervolumeScalarization) else drawn
     return kind(weights)

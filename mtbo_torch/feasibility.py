@@ -15,6 +15,10 @@ from mtbo_torch.regression import sum_all
 
 # Fixed points of the unit cube from which a joint probability is averaged.
 NUM_SAMPLES = 128
+# Probabilities are worked out for as many points at once as take this many numbers.
+MOST_NUMBERS = 2**22
+# The relative rounding up to which rows are multiples of each other.
+PARALLEL = 1e-12
 
 
 class OutcomeConstraints(torch.nn.Module):
@@ -51,19 +55,19 @@ class OutcomeConstraints(torch.nn.Module):
             scale = row.norm()
             row, value = row / scale, (limit / scale).item()
             for known, interval in zip(rows, bounds, strict=True):
-                if torch.allclose(row, known):
+                if torch.allclose(row, known, rtol=PARALLEL, atol=0):
                     interval[1] = min(interval[1], value)
                     break
-                if torch.allclose(row, -known):
+                if torch.allclose(row, -known, rtol=PARALLEL, atol=0):
                     interval[0] = max(interval[0], -value)
                     break
             else:
                 rows.append(row)
                 bounds.append([-math.inf, value])
         for low, high in bounds:
-            if low > high:
+            if low >= high:
                 raise ValueError(
-                    f"A and c should leave something allowed, got an outcome that is to be at least {low:g} and at "
+                    f"A and c should leave an interval allowed, got an outcome that is to be at least {low:g} and at "
                     f"most {high:g} (in a direction of unit length). A row a of A and an entry c mean a^T y <= c."
                 )
         self._is_interval = [math.isfinite(low) for low, _ in bounds]
@@ -101,9 +105,16 @@ class OutcomeConstraints(torch.nn.Module):
             mean: ``... x n``.
             covariance: ``... x n x n``.
         """
+        size = max(1, MOST_NUMBERS // (self.samples.numel() * mean.shape[:-2].numel()))
+        if mean.dim() == 1 or mean.shape[-2] <= size:
+            return self._probability(mean, covariance)
+        pieces = zip(mean.split(size, dim=-2), covariance.split(size, dim=-3), strict=True)
+        return torch.cat([self._probability(*piece) for piece in pieces], dim=-1)
+
+    def _probability(self, mean: Tensor, covariance: Tensor) -> Tensor:
         A, offset, scale = self.A.to(mean), self.offset.to(mean), self.scale.to(mean)
         mean, covariance = offset + scale * mean, scale.unsqueeze(-1) * covariance * scale.unsqueeze(-2)
-        center, chol = mean @ A.mT, _cholesky(A @ covariance @ A.mT)
+        center, chol = mean @ A.mT, _semidefinite_cholesky(A, covariance)
         low, high = ((bound.to(mean) - center).unsqueeze(-1) for bound in (self.lower, self.upper))  # ... x m x 1
         eps = torch.finfo(mean.dtype).eps
         total = torch.ones_like(center[..., :1])
@@ -127,14 +138,28 @@ def _ndtr(x: Tensor) -> Tensor:
     return torch.erfc(-x * math.sqrt(0.5)) / 2
 
 
-def _cholesky(matrix: Tensor) -> Tensor:
-    """Of ``... x m x m`` positive semi-definite matrices; a few units in the last place make them definite."""
-    number = torch.finfo(matrix.dtype)
-    if matrix.shape[-1] == 1:
-        return matrix.clamp_min(number.tiny).sqrt()
-    diagonal = matrix.diagonal(dim1=-2, dim2=-1)
-    raised = diagonal.clamp_min(number.tiny**0.5) * (1 + number.eps**0.5)
-    return torch.linalg.cholesky_ex(matrix + torch.diag_embed(raised - diagonal)).L
+def _semidefinite_cholesky(A: Tensor, covariance: Tensor) -> Tensor:
+    """``... x m x m``, of ``A covariance A^T``, which is singular where tasks are one and the same.
+
+    Pivots that rounding has made up are replaced by the size of that rounding, and no entry is larger than the variance
+    of its row allows.
+    """
+    number = torch.finfo(covariance.dtype)
+    joint = A @ covariance @ A.mT
+    # The rows' deviations if nothing cancelled.
+    largest = covariance.detach().diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt() @ A.abs().mT
+    floor = (10 * A.shape[-1] * number.eps * largest.square()).clamp_min(number.tiny)
+    rest = joint.diagonal(dim1=-2, dim2=-1)
+    columns: list[Tensor] = []
+    for j in range(len(A)):
+        column = joint[..., j] - sum_all([torch.zeros_like(rest), *[c * c[..., j, None] for c in columns]])
+        column = column / torch.maximum(rest[..., j], floor[..., j]).sqrt().unsqueeze(-1)
+        limit = torch.maximum(rest, floor).sqrt()
+        column = torch.cat([torch.zeros_like(column[..., :j]), limit[..., j, None], column[..., j + 1 :]], dim=-1)
+        column = torch.minimum(torch.maximum(column, -limit), limit)
+        rest = rest - column.square()
+        columns.append(column)
+    return torch.stack(columns, dim=-1)
 
 
 def _require_constraints(A: object, c: object) -> None:

@@ -215,7 +215,7 @@ class TaskSimilarityKernel(MultiTaskKernel):
 
     @omega.setter
     def omega(self, value: float | Tensor) -> None:
-        value = torch.as_tensor(value).to(self.raw_omega)
+        value = torch.as_tensor(value).to(self.raw_omega).clamp(1e-4, 1 - 1e-4)  # no fit starts from an end
         self.initialize(raw_omega=self.raw_omega_constraint.inverse_transform(value))
 
     @property

@@ -75,13 +75,15 @@ def likelihood_of(eta: float | Tensor | None, num_tasks: int, train_X: Tensor) -
     batch_shape = train_X.shape[:-2]
     if eta is None:
         prior = LogNormalPrior(loc=-4.0, scale=1.0)
-        return MultitaskGaussianLikelihood(
+        likelihood = MultitaskGaussianLikelihood(
             num_tasks,
             batch_shape=batch_shape,
-            noise_prior=prior,
             noise_constraint=GreaterThan(MIN_LEARNED_NOISE, initial_value=prior.mode),
             has_task_noise=False,
         )
+        # GPyTorch's own registration cannot set what was drawn, and so BoTorch could not start a fit once more.
+        likelihood.register_prior("raw_noise_prior", prior, noise_of, set_noise)
+        return likelihood
     require_positive("eta", eta, "Pass a positive number, for instance 0.1, or None to learn the noise.")
     value = torch.as_tensor(eta, dtype=train_X.dtype, device=train_X.device)
     value = value if value.dim() else value.unsqueeze(-1)

@@ -184,7 +184,8 @@ class HypervolumeScalarization(Scalarization):
         return self.weights.clamp_min(torch.finfo(self.weights.dtype).tiny)
 
     def _scalarize(self, Y: Tensor) -> Tensor:
-        return self.chebyshev()(Y).clamp_min(0) ** self.num_tasks
+        steps = (Y - _beside_points(self.ref_point, Y)) / _beside_points(self._positive_weights, Y)
+        return steps.amin(dim=-1).clamp_min(0) ** self.num_tasks
 
 
 class ObjectiveScalarization(Scalarization):

@@ -229,8 +229,11 @@ def test_the_ellipsoid_and_the_hypervolume_are_options() -> None:
     )
     mean, sd = model.mean(Z), model.covariance(Z).diagonal(dim1=-2, dim2=-1).sqrt()
     optimistic = torch.stack([-mean[:, 2] + 1.5 * sd[:, 2], mean[:, 0] + 1.5 * sd[:, 0]], dim=-1)
-    expected = ((optimistic - ref_point) / WEIGHTS).clamp_min(0).square().amin(dim=-1)
+    # Of which the scalarisation is the square; the root also ranks what does not exceed the reference point.
+    expected = ((optimistic - ref_point) / WEIGHTS).amin(dim=-1)
     close(acqf(Z.unsqueeze(-2)), expected, 1e-9)
+    by_norm = constructed(model, ref_point=torch.zeros(3), radius=1.5, scalarization=HypervolumeScalarization)
+    assert by_norm(Z.unsqueeze(-2)).isfinite().all()
 
 
 def test_constraints_are_weighed_by_their_probability() -> None:

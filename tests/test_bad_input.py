@@ -234,7 +234,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: OutcomeConstraints(torch.zeros(1, 2), torch.ones(1)), "A should have an entry other than zero"),
     (
         lambda: OutcomeConstraints(torch.tensor([[1.0, 0.0], [-2.0, 0.0]]), torch.tensor([1.0, -3.0])),
-        "A and c should leave something allowed",
+        "A and c should leave an interval allowed",
     ),
     # Radius
     (lambda: radius(info_gain=-1.0), "info_gain"),

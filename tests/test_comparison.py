@@ -416,3 +416,10 @@ def spoiled(tensor: Tensor, value: float) -> Tensor:
 def test_refusals_say_what_is_wrong(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize(("t", "n"), [(2, 2), (3, 4), (4, 2), (6, 4)])
+def test_few_points_get_no_verdict(t: int, n: int) -> None:
+    X, Y = draw(t, n, 1, seed=0, shared=0.0)
+    kernels = {"together": ICMKernel(RBFKernel(), num_tasks=n), "apart": IndependentKernel([RBFKernel()] * n)}
+    assert compare_kernels(X, Y, kernels).verdict == f"{t} points of {n} tasks are too few to tell."

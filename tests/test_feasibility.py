@@ -10,6 +10,7 @@ import pytest
 import torch
 from botorch.models import ModelListGP, SingleTaskGP
 from catalogue import KERNELS, Builder, data, general_sum, icm
+from gpytorch.kernels import RBFKernel
 from scipy.stats import multivariate_normal, norm
 from suites import close
 from torch import Tensor
@@ -17,10 +18,12 @@ from torch import Tensor
 from mtbo_torch import (
     ChebyshevScalarization,
     ExactMultiTaskGP,
+    ICMKernel,
     LinearScalarization,
     NystromMultiTaskGP,
     NystromScalarizedMultiTaskUCB,
     ScalarizedMultiTaskUCB,
+    feasibility,
 )
 from mtbo_torch.feasibility import OutcomeConstraints
 
@@ -334,3 +337,52 @@ def test_a_linear_scalarisation_with_constraints() -> None:
     )
     close(acqf(Z.unsqueeze(-2)), p * u + (1 - p) * 0.1, 1e-8)
     assert math.isclose(acqf.infeasible_value.item(), 0.1)
+
+
+@pytest.mark.parametrize("build", ["one and the same", "rank one"])
+def test_what_holds_surely_does_not_change_the_probability_of_the_rest(build: str) -> None:
+    # Where tasks are bound to each other, some combinations of them have no variance at all.
+    X = torch.rand(8, 1, generator=generator(), dtype=torch.double)
+    weights = tensor(1.0, 1.0, 1.0) if build == "one and the same" else tensor(0.3, 0.7, -0.2)
+    kernel = ICMKernel(RBFKernel(), torch.outer(weights, weights))
+    model = ExactMultiTaskGP(X, X.sin() * weights, covar_module=kernel, eta=0.1)
+    Z = torch.linspace(-2, 3, 41, dtype=torch.double).unsqueeze(-1)
+    moments_at = model.mean_and_covariance(Z)
+    free, surely = tensor(1.0, 0.0, 0.0), tensor(weights[1], -weights[0], 0.0)
+    alone = OutcomeConstraints(free.unsqueeze(0), tensor(0.1)).probability(*moments_at)
+    assert alone.min() < 0.9
+    for rows in ([free, surely], [surely, free]):
+        limits = tensor(*[0.1 if row is free else 0.5 for row in rows])
+        together = OutcomeConstraints(torch.stack(rows), limits).probability(*moments_at)
+        close(together, alone, 1e-6)
+    impossible = OutcomeConstraints(torch.stack([free, surely]), tensor(0.1, -0.5)).probability(*moments_at)
+    assert impossible.max() < 1e-12
+
+
+def test_points_in_portions_are_points_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    mean, covariance = moments(30, 3)
+    constraints = OutcomeConstraints(tensor([1.0, 0.0, 0.0], [0.0, 1.0, 1.0]), tensor(0.3, 0.5))
+    shifted = constraints.in_units(tensor([[0.1, 0.2, 0.3]]), tensor([[2.0, 1.0, 3.0]]))
+    at_once = shifted.probability(mean, covariance)
+    in_a_batch = shifted.probability(mean.reshape(2, 15, 3), covariance.reshape(2, 15, 3, 3))
+    monkeypatch.setattr(feasibility, "MOST_NUMBERS", 7 * constraints.samples.numel())
+    assert torch.equal(shifted.probability(mean, covariance), at_once)
+    portions = shifted.probability(mean.reshape(2, 15, 3), covariance.reshape(2, 15, 3, 3))
+    close(portions, in_a_batch, 1e-14)
+
+
+def test_rows_are_joined_only_if_they_are_multiples() -> None:
+    # In units of 1e9 the second task decides about the second constraint.
+    mean, covariance = tensor(0.0, 1e9), torch.diag(tensor(1e-4, 1.0))
+    constraints = OutcomeConstraints(tensor([1.0, 0.0], [1.0, 5e-9]), tensor(1.0, 1.0))
+    assert constraints.probability(mean, covariance) < 1e-6
+    assert len(OutcomeConstraints(tensor([1.0, 2.0], [-0.1, -0.2]), tensor(1.0, 1.0)).A) == 1
+    with pytest.raises(ValueError, match="A and c should leave an interval allowed"):
+        OutcomeConstraints(tensor([1.0, 2.0], [-1.0, -2.0]), tensor(1.0, -1.0))
+
+
+def test_constraints_do_not_make_a_point_cost_as_much_as_all_tasks() -> None:
+    X, Y, _ = data(10, 3, 2)
+    model = ExactMultiTaskGP(X, Y, icm(3, 2).kernel, eta=0.1)
+    ScalarizedMultiTaskUCB(model, LinearScalarization(W), 1.0, constraints=(tensor([1.0, 0.0, 0.0]), tensor(0.5)))
+    assert "_rotation" in vars(model.regression)

@@ -23,7 +23,8 @@ class ExactMultiTaskGP(MultiTaskGPModel):
 
     If u values are missing, a fit for ``k B`` costs :math:`O(u^3)` more, conditioning on a point
     :math:`O(r u t^2 + u^3)`, and mean and norm :math:`O(r t (t + u) + n u^2)`. Other kernels, and all kernels
-    if more than half as many values are missing as were seen, work on the ``s x s`` matrix of the s values seen.
+    if more than half as many values are missing as were seen, work on the ``s x s`` matrix of the s values seen. In a
+    batch, a value counts as missing if any data set misses it, and as seen if any has seen it.
 
     Args:
         train_X: ``(b) x t x d``; t = 0 gives the prior.

@@ -100,7 +100,7 @@ class Regression(ABC):
 
     Attributes:
         train_X: ``(b) x t x d``.
-        train_Y: ``(b) x t x n``; NaN for a value that was not seen, which the dense regression allows.
+        train_Y: ``(b) x t x n``; NaN for a value that was not seen, which all but the Nystrom regression allow.
         noise: ``(b) x 1`` (the same for all tasks) or ``(b) x n``.
     """
 
@@ -137,7 +137,7 @@ class Regression(ABC):
 
     @abstractmethod
     def append(self, X: Tensor, Y: Tensor) -> Regression:
-        """Condition on ``(b) x q x d`` points and ``(b) x q x n`` values, without factorising anew."""
+        """Condition on ``(b) x q x d`` points and ``(b) x q x n`` values; the kernel matrix is not factorised anew."""
 
     @abstractmethod
     def expand(self, batch_shape: torch.Size) -> Self:

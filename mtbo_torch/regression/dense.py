@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -56,7 +56,7 @@ class DenseRegression(Regression):
         noise = self._seen.noise(_noise_diagonal(self.noise, self.train_X, self.num_tasks))
         return (dual * (self._seen.values(self.train_Y) - noise * dual)).sum(dim=-1).clamp_min(0).sqrt()
 
-    def append(self, X: Tensor, Y: Tensor) -> DenseRegression:
+    def append(self, X: Tensor, Y: Tensor) -> Regression:
         seen = Seen.of(Y)
         cross = seen.rows(self._cross(X))
         noise = seen.noise(_noise_diagonal(self.noise, X, self.num_tasks))
@@ -64,23 +64,21 @@ class DenseRegression(Regression):
         factor, extension = self.factor.append(cross, corner, _floor(self.noise, X), SINGULAR_REMEDY)
         residual = extension.corner @ (seen.values(Y).unsqueeze(-1) - cross @ self.dual)
         grown = torch.nn.functional.pad(self.dual, (0, 0, 0, corner.shape[-1]))
-        return DenseRegression(
-            self.kernel,
-            self.noise,
-            torch.cat([self.train_X, X], dim=-2),
-            torch.cat([self.train_Y, Y], dim=-2),
-            factor,
-            grown + extension.rows.mT @ residual,
+        return replace(
+            self,
+            train_X=torch.cat([self.train_X, X], dim=-2),
+            train_Y=torch.cat([self.train_Y, Y], dim=-2),
+            factor=factor,
+            dual=grown + extension.rows.mT @ residual,
         )
 
     def expand(self, batch_shape: torch.Size) -> DenseRegression:
-        return DenseRegression(
-            self.kernel,
-            self.noise,
-            self.train_X.expand(*batch_shape, *self.train_X.shape[-2:]),
-            self.train_Y.expand(*batch_shape, *self.train_Y.shape[-2:]),
-            self.factor.expand(batch_shape),
-            self.dual.expand(*batch_shape, *self.dual.shape[-2:]),
+        return replace(
+            self,
+            train_X=self.train_X.expand(*batch_shape, *self.train_X.shape[-2:]),
+            train_Y=self.train_Y.expand(*batch_shape, *self.train_Y.shape[-2:]),
+            factor=self.factor.expand(batch_shape),
+            dual=self.dual.expand(*batch_shape, *self.dual.shape[-2:]),
         )
 
     def mean(self, X: Tensor) -> Tensor:

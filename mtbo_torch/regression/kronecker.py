@@ -388,10 +388,14 @@ class CompletedRegression(Regression):
         return cls(base.with_values(completed), Y, missing, rows, root, logdet)
 
     @classmethod
-    def try_fit(cls, gamma: SeparableSum, noise: Tensor, X: Tensor, Y: Tensor) -> CompletedRegression | None:
-        """Fit if the whitened task matrices commute and it pays, else return None."""
+    def try_fit(cls, gamma: SeparableSum, noise: Tensor, X: Tensor, Y: Tensor) -> Regression | None:
+        """Fit if the whitened task matrices commute, else return None; where it does not pay, what was seen alone."""
         if not few_are_missing(Y):
-            return None
+            return (
+                None
+                if Spectrum.of(whiten(gamma.task_covars, noise)) is None
+                else _MostlyMissing.fit(gamma, noise, X, Y)
+            )
         base = KroneckerRegression.try_fit(gamma, noise, X, _without_nan(Y))
         return None if base is None else cls.of(base, Y)
 
@@ -401,7 +405,7 @@ class CompletedRegression(Regression):
         Y_all = torch.cat([train_Y, Y], dim=-2)
         if few_are_missing(Y_all):
             return cls.of(base._append(X, _without_nan(Y))[0], Y_all)
-        return DenseRegression.fit(base.kernel.gamma, base.noise, torch.cat([base.train_X, X], dim=-2), Y_all)
+        return _MostlyMissing.fit(base.kernel.gamma, base.noise, torch.cat([base.train_X, X], dim=-2), Y_all)
 
     @property
     def noise(self) -> Tensor:
@@ -469,6 +473,19 @@ class CompletedRegression(Regression):
         c = torch.einsum("...gpu,...gub->...pbu", solved, _projectors(self.base)[..., self.missing.tasks, :])
         c = (self.missing.masked(c).flatten(-3, -2) @ self.root.mT).unflatten(-2, (-1, self.num_tasks))
         return c * self.noise.sqrt()[..., None, :, None]
+
+
+class _MostlyMissing(DenseRegression):
+    """What was seen alone, until so much is seen that completing the rest pays."""
+
+    def append(self, X: Tensor, Y: Tensor) -> Regression:
+        Y_all = torch.cat([self.train_Y, Y], dim=-2)
+        if not few_are_missing(Y_all):
+            return super().append(X, Y)
+        assert isinstance(self.kernel, SeparableSum)
+        completed = CompletedRegression.try_fit(self.kernel, self.noise, torch.cat([self.train_X, X], dim=-2), Y_all)
+        assert completed is not None
+        return completed
 
 
 def _inverse_at(base: KroneckerRegression, rows: Tensor, missing: Missing) -> Tensor:

@@ -175,6 +175,8 @@ def _gaussian(gram: Tensor, noise: Tensor, Y: Tensor) -> Tensor:
     """
     seen = Seen.of(Y)
     y, noise = seen.values(Y), seen.noise(noise)
+    if y.shape[-1] == 0:
+        return y.sum(dim=-1)
     chol = _cholesky(seen.rows(seen.columns(gram)) + torch.diag_embed(noise))
     quadratic = solve_lower(chol, y.unsqueeze(-1)).square().sum(dim=(-2, -1))
     density = _minus_half(quadratic, _logdet(chol)) - y.shape[-1] / 2 * math.log(2 * math.pi)

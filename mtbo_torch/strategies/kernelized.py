@@ -296,8 +296,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
             Y, constraints = self._units.y(Y), constraints.in_units(*self._units.offset_and_scale)
         if isinstance(scalarization, ObjectiveScalarization):
             scalarization = scalarization.scalarization
-        worst = -_best_seen(-scalarization(self._oriented(Y)).unsqueeze(-1)).squeeze(-1)
-        return {"constraints": constraints, "infeasible_value": worst}
+        return {"constraints": constraints, "infeasible_value": _lowest(scalarization, self._oriented(Y))}
 
     def _oriented(self, Y: Tensor) -> Tensor:
         """Values of the tasks as values of the objectives, all to be maximised."""
@@ -463,6 +462,14 @@ def _best_seen(Y: Tensor) -> Tensor:
         return Y.new_zeros(*Y.shape[:-2], Y.shape[-1])
     best = Y.nan_to_num(nan=-torch.inf).amax(dim=-2)
     return torch.where(best.isinf(), 0, best)
+
+
+def _lowest(scalarization: Scalarization, Y: Tensor) -> Tensor:
+    """``(b)``, the lowest of ``(b) x t x n`` values, scalarised; of each objective alone if no row is complete."""
+    of_each = scalarization(-_best_seen(-Y).unsqueeze(-2))
+    lowest = torch.cat([scalarization(Y).nan_to_num(nan=torch.inf), torch.full_like(of_each, torch.inf)], dim=-1)
+    lowest = lowest.amin(dim=-1)
+    return torch.where(lowest.isinf(), of_each.squeeze(-1), lowest)
 
 
 def _checked_ref_point(ref_point: object, scalarization: type[Scalarization], num_objectives: int) -> Tensor | None:

@@ -6,6 +6,7 @@ import functools
 import io
 import itertools
 import math
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -13,12 +14,13 @@ import oracles
 import pytest
 import torch
 from botorch.exceptions.errors import ModelFittingError
+from botorch.exceptions.warnings import OptimizationWarning
 from catalogue import icm, rbf
 from gpytorch.kernels import RBFKernel
 from suites import close
 from torch import Tensor
 
-from mtbo_torch import MTBKB, MTKB, ICMKernel, LinearScalarization, exact_radius, learning
+from mtbo_torch import MTBKB, MTKB, ExactMultiTaskGP, ICMKernel, LinearScalarization, exact_radius, learning
 from mtbo_torch.confidence import mobo_radius
 from mtbo_torch.kernels import learned_kernel
 from mtbo_torch.strategies import ITBKB, ITKB, MOBO
@@ -307,3 +309,22 @@ def test_a_schedule_that_returns_nonsense_is_refused() -> None:
     run(chosen, 1)
     with pytest.raises(ValueError, match=r"radius\(t\)"):
         chosen.ask()
+
+
+@pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.OptimizationWarning")
+def test_a_fit_that_fails_at_first_starts_again_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = torch.rand(8, 1, dtype=torch.double)
+    model = ExactMultiTaskGP(X, torch.cat([X.sin(), X.cos()], dim=-1))
+    starts = []
+    own = ExactMultiTaskGP.compute_custom_loss
+
+    def loss(self: ExactMultiTaskGP, mll: object, **kwargs: object) -> torch.Tensor:
+        starts.append(self.noise.item())
+        if len(set(starts)) == 1:
+            warnings.warn("failed", OptimizationWarning, stacklevel=1)
+        return own(self, mll, **kwargs)
+
+    monkeypatch.setattr(ExactMultiTaskGP, "compute_custom_loss", loss)
+    learning.learn_kernel(model)
+    assert len(set(starts)) > 1
+    assert 1e-4 <= model.noise.item() < 1
