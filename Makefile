@@ -1,8 +1,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# What is run under torch's other default dtype as well; the whole of tests/ can be.
+OTHER_DEFAULT := tests/test_kernels.py tests/test_models.py tests/test_acquisition.py tests/regression tests/strategies
 
-.PHONY: demo test bench bench-nystrom bench-batching bench-learning bench-botorch clean
+.PHONY: demo test bench bench-nystrom bench-batching bench-learning bench-botorch bench-guarantees clean
 
 demo: $(READY)
 	$(BIN)/mtbo-torch demo
@@ -12,6 +14,7 @@ test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto
+	MTBO_TEST_DTYPE=float64 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto $(OTHER_DEFAULT)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/exact.py
@@ -27,6 +30,9 @@ bench-learning: $(READY)
 
 bench-botorch: $(READY)
 	$(BIN)/python benchmarks/botorch_problems.py
+
+bench-guarantees: $(READY)
+	$(BIN)/python benchmarks/guarantees.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from botorch.acquisition.multi_objective.base import MultiObjectiveAnalyticAcquisitionFunction
@@ -20,7 +21,7 @@ from linear_operator.operators import DiagLinearOperator
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
-from mtbo_torch.checks import require_finite, require_positive
+from mtbo_torch.checks import require_finite, require_positive, require_tensor
 from mtbo_torch.feasibility import OutcomeConstraints
 from mtbo_torch.models import MultiTaskGPModel, NystromMultiTaskGP
 from mtbo_torch.regression import Regression, operator_norm, sum_all, variances_along
@@ -56,7 +57,11 @@ def scalarized_ucb(
     """``... x q``, the values of :class:`ScalarizedMultiTaskUCB` from what is known of the tasks."""
     if constraints is not None:
         mean, covariance = beliefs.mean_and_covariance()
-        value = scalarized_ucb(_Independent(mean, [covariance]), scalarization, radius, bound)
+        if bound == "ellipsoid" or not _keeps_norm(scalarization):
+            beliefs = _Independent(mean, [covariance])
+        # Else the norm as the model knows it: that of a matrix would wait for the device. With this second look at the
+        # model, the whole took 0.9 to 1.4 times as long on a CPU.
+        value = scalarized_ucb(beliefs, scalarization, radius, bound)
         assert infeasible_value is not None
         worst = infeasible_value.to(value).unsqueeze(-1)
         return worst + constraints.probability(mean, covariance) * (value - worst)
@@ -102,7 +107,7 @@ class _ModelAt:
     def _with_own_mean(self, ask: Callable[[MultiTaskGPModel], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         if self.hallucinated is None:
             return ask(self.model)
-        return self.model.mean(self.X), ask(self.hallucinated)[1]
+        return self.model.mean(self.X, in_acquisition=True), ask(self.hallucinated)[1]
 
 
 @dataclass(frozen=True)
@@ -191,6 +196,10 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
         constraints: tuple[Tensor, Tensor] | OutcomeConstraints | None = None,
         infeasible_value: float | Tensor | None = None,
     ) -> None:
+        if not hasattr(model, "posterior"):
+            raise ValueError(
+                f"model should be a BoTorch model, got {type(model).__name__}. Pass for instance an ExactMultiTaskGP."
+            )
         if not isinstance(scalarization, Scalarization):
             raise ValueError(
                 f"scalarization should be a Scalarization, got {type(scalarization).__name__}. "
@@ -207,10 +216,13 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
         _require_batch("radius", value.shape, model)
         require_bound(bound)
         super().__init__(model=model)
-        self.scalarization = scalarization
+        # All on one device from the start, so that no evaluation waits for another.
+        device = (model.train_targets if isinstance(model, MultiTaskGPModel) else scalarization.weights).device
+        self.scalarization = on_device(scalarization, device)
         self.bound = bound
-        self.constraints = None if constraints is None else constraints_of(constraints, model.num_outputs)
-        self.register_buffer("radius", value.to(scalarization.weights.device))
+        own = None if constraints is None else constraints_of(constraints, model.num_outputs)
+        self.constraints = None if own is None else on_device(own, device)
+        self.register_buffer("radius", value.to(device))
         if constraints is None and infeasible_value is not None:
             raise ValueError(
                 f"infeasible_value should only be given with constraints, got {infeasible_value}. Leave it out."
@@ -222,21 +234,35 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
         """Take points that are being evaluated into account; None forgets them."""
-        self.X_pending = None if X_pending is None else X_pending.detach()
-        self._hallucinated: tuple[Regression, MultiTaskGPModel] | None = None
+        if X_pending is not None:
+            X_pending = require_tensor("X_pending", X_pending, "Pass one row per point.").detach()
+            if X_pending.dim() < 2:
+                raise ValueError(
+                    f"X_pending should be `p x d`, got shape {tuple(X_pending.shape)}. Pass one row per point."
+                )
+        hallucinated: tuple[Regression, MultiTaskGPModel] | None = None
         if isinstance(self.model, MultiTaskGPModel):
             fitted = self.model.regression  # fitted here, not in the first evaluation
-            if self.X_pending is not None:
+            if X_pending is not None:
                 with torch.no_grad():
-                    self._hallucinated = (fitted, self.model.hallucinate(self.X_pending.to(self.model.train_targets)))
+                    hallucinated = (fitted, self.model.hallucinate(X_pending.to(self.model.train_targets)))
             if self.bound == "ellipsoid" or self.constraints is not None or not _keeps_norm(self.scalarization):
-                last = fitted if self._hallucinated is None else self._hallucinated[1].regression
+                last = fitted if hallucinated is None else hallucinated[1].regression
                 last.prepare_variances()
+        self.X_pending, self._hallucinated = X_pending, hallucinated
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Evaluate ``b x q x d`` points, usually with q = 1, as ``b`` values."""
+        X = require_tensor("X", X, "Pass `b x q x d` points.")
+        if X.dim() < 2 or X.shape[-2] == 0:
+            raise ValueError(
+                f"X should be `b x q x d` with q >= 1, got shape {tuple(X.shape)}. Pass at least one point."
+            )
+        return self._evaluate(X)
 
     @t_batch_mode_transform()
     @average_over_ensemble_models
-    def forward(self, X: Tensor) -> Tensor:
-        """Evaluate ``b x q x d`` points, usually with q = 1, as ``b`` values."""
+    def _evaluate(self, X: Tensor) -> Tensor:
         values = [self._value(X[..., i : i + 1, :], X[..., :i, :]) for i in range(X.shape[-2])]
         return torch.stack(values).sum(dim=0) if len(values) > 1 else values[0]
 
@@ -296,7 +322,7 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
                 raise ValueError(
                     f"infeasible_value should be a number, got {given!r}. Pass a low value of the scalarization."
                 )
-            value = torch.as_tensor(given, dtype=torch.double)
+            value = torch.as_tensor(given, dtype=torch.double, device=self.radius.device)
             require_finite("infeasible_value", value)
             _require_batch("infeasible_value", value.shape, self.model)
             return value
@@ -359,8 +385,17 @@ class NystromScalarizedMultiTaskUCB(ScalarizedMultiTaskUCB):
 
 
 def require_bound(bound: object) -> None:
-    if bound not in BOUNDS:
+    if not isinstance(bound, str) or bound not in BOUNDS:
         raise ValueError(f"bound should be one of {BOUNDS}, got {bound!r}. The paper's is 'norm'.")
+
+
+ModuleT = TypeVar("ModuleT", bound=torch.nn.Module)
+
+
+def on_device(module: ModuleT, device: torch.device) -> ModuleT:
+    """The module itself if its buffers are on the device, else a copy there."""
+    is_there = all(buffer.device == device for buffer in module.buffers())
+    return module if is_there else deepcopy(module).to(device)
 
 
 def constraints_of(constraints: object, num_tasks: int) -> OutcomeConstraints:

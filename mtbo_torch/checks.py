@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 
 import torch
@@ -16,6 +17,12 @@ def require_tensor(name: str, value: object, remedy: str) -> Tensor:
         raise ValueError(f"{name} should be a torch.Tensor, got {type(value).__name__}. {remedy}")
     if not value.is_floating_point():
         raise ValueError(f"{name} should have a floating-point dtype, got {value.dtype}. Use {name}.double().")
+    if value.dtype not in (torch.float32, torch.float64):
+        raise ValueError(
+            f"{name} should be in single or double precision, got {value.dtype}. Use {name}.float() or {name}.double()."
+        )
+    if value.device.type == "meta":
+        raise ValueError(f"{name} should hold numbers, got a tensor on the device meta, which has none. {remedy}")
     return value
 
 
@@ -53,6 +60,8 @@ def require_positive(name: str, value: object, remedy: str, allow_zero: bool = F
     if isinstance(value, bool) or not isinstance(value, Real | Tensor):
         raise ValueError(f"{name} should be a number, {wanted}, got {value!r}. {remedy}")
     if isinstance(value, Tensor):
+        if value.is_complex() or value.device.type == "meta":
+            raise ValueError(f"{name} should hold real numbers, got {value.dtype} on {value.device}. {remedy}")
         good = bool((torch.isfinite(value) & ((value >= 0) if allow_zero else (value > 0))).all())
     else:
         number = float(value)
@@ -75,9 +84,26 @@ def require_count(name: str, value: object, remedy: str) -> None:
         raise ValueError(f"{name} should be an integer >= 1, got {value!r}. {remedy}")
 
 
+def require_seed(name: str, value: object) -> None:
+    """Refuse anything but an integer that a generator takes."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
+        raise ValueError(f"{name} should be an integer from 0 to 2^63 - 1, got {value!r}. Pass for instance 0.")
+
+
+def require_broadcast(names: str, *shapes: torch.Size) -> None:
+    """Refuse shapes that do not broadcast with each other."""
+    try:
+        torch.broadcast_shapes(*shapes)
+    except RuntimeError as error:
+        told = ", ".join(str(tuple(shape)) for shape in shapes)
+        raise ValueError(
+            f"{names} should have shapes that broadcast, got {told}. Use numbers, or tensors of one shape."
+        ) from error
+
+
 def require_probability(name: str, value: float, remedy: str) -> None:
     """Refuse numbers outside ``(0, 1]``."""
-    if not (isinstance(value, Real) and 0 < value <= 1):
+    if not (isinstance(value, Real) and not isinstance(value, bool) and 0 < value <= 1):
         raise ValueError(f"{name} should lie in (0, 1], got {describe(value)}. {remedy}")
 
 
@@ -184,6 +210,10 @@ def require_data(
         raise ValueError(
             f"{x_name} should be `(b) x t x d` with d >= 1, got shape {tuple(X.shape)}. Use unsqueeze(-1) for d = 1."
         )
+    if 0 in X.shape[:-2]:
+        raise ValueError(
+            f"{x_name} should be `(b) x t x d` with b >= 1, got shape {tuple(X.shape)}. Pass at least one data set."
+        )
     if Y.dim() != X.dim() or Y.shape[:-1] != X.shape[:-1] or Y.shape[-1] == 0:
         raise ValueError(
             f"{y_name} should be `(b) x t x n` with the same leading shape {tuple(X.shape[:-1])} as {x_name}, "
@@ -197,6 +227,31 @@ def require_data(
     require_same_kind((x_name, X), (y_name, Y))
     require_finite(x_name, X)
     require_values(y_name, Y, allow_missing, hint)
+
+
+def checksum(value: object) -> str:
+    """Of what ``torch.save`` keeps bit for bit: nested dicts and lists of tensors and plain values."""
+    digest = hashlib.sha256()
+
+    def feed(part: object) -> None:
+        if isinstance(part, Tensor):
+            feed(f"{part.dtype} {tuple(part.shape)}")
+            digest.update(part.detach().cpu().contiguous().numpy().tobytes())
+        elif isinstance(part, Mapping):
+            feed(f"dict {len(part)}")
+            for key in sorted(part, key=repr):
+                feed(key)
+                feed(part[key])
+        elif isinstance(part, list | tuple):
+            feed(f"list {len(part)}")
+            for item in part:
+                feed(item)
+        else:
+            text = f"{type(part).__name__} {part!r}".encode()
+            digest.update(f"{len(text)} ".encode() + text)
+
+    feed(value)
+    return digest.hexdigest()
 
 
 def describe(value: object) -> str:

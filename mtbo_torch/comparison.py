@@ -24,6 +24,7 @@ from mtbo_torch.kernels import (
     TaskSimilarityKernel,
     learned_kernel,
     num_tasks_of,
+    require_takes,
 )
 from mtbo_torch.learning import Units, learn_kernel
 from mtbo_torch.models import ExactMultiTaskGP
@@ -258,13 +259,7 @@ def _named(kernels: object, X: Tensor, num_tasks: int) -> dict[str, Kernel]:
             raise ValueError(
                 f"{label} should be one kernel, got the batch shape {tuple(kernel.batch_shape)}. Compare kernel[0]."
             )
-        try:
-            deepcopy(kernel).to(X)(X[:1]).to_dense()
-        except (IndexError, RuntimeError) as error:
-            raise ValueError(
-                f"{label} should take points with d = {X.shape[-1]} inputs (from train_X), got: {error} "
-                "Build it for as many inputs."
-            ) from error
+        require_takes(label, deepcopy(kernel).to(X), X)
     return named
 
 

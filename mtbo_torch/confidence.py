@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from mtbo_torch.checks import require_count, require_open_unit, require_positive, require_probability
+from mtbo_torch.checks import require_broadcast, require_count, require_open_unit, require_positive, require_probability
 
 Number = float | Tensor
 # The schedules of a radius that have a name.
@@ -145,6 +145,9 @@ def independent_nystrom_radius(
     """
     total, b, sigma, eta = _checked(effective_dimension, norm_bound, noise_scale, eta, delta, "effective_dimension")
     require_count("num_tasks", num_tasks, "Pass the number of tasks.")
+    require_positive("largest_variance", largest_variance, "Pass the largest prior variance.", allow_zero=True)
+    if not isinstance(num_observations, int) or isinstance(num_observations, bool) or num_observations < 0:
+        raise ValueError(f"num_observations should be an integer >= 0, got {num_observations!r}. Pass t.")
     rho = _rho(epsilon)
     kappa = torch.as_tensor(largest_variance, dtype=total.dtype, device=total.device)
     logarithm = (kappa * max(num_observations, 1)).log().clamp_min(0)
@@ -200,9 +203,13 @@ def _checked(
     require_positive("noise_scale", noise_scale, "Pass the noise's standard deviation.", allow_zero=True)
     require_positive("eta", eta, "Pass the regulariser of the model, for instance 0.1.")
     require_probability("delta", delta, "Pass the probability with which the bound may fail, for instance 0.1.")
+    shapes = [torch.as_tensor(value).shape for value in (complexity, norm_bound, noise_scale, eta)]
+    require_broadcast(f"{name}, norm_bound, noise_scale and eta", *shapes)
     first = torch.as_tensor(complexity)
     first = first if first.is_floating_point() else first.to(torch.get_default_dtype())
+    # Plain numbers stay on the host: taking one to the device would wait for it.
     b, sigma, eta = (
-        torch.as_tensor(value, dtype=first.dtype, device=first.device) for value in (norm_bound, noise_scale, eta)
+        value.to(first) if isinstance(value, Tensor) else torch.tensor(value, dtype=first.dtype)
+        for value in (norm_bound, noise_scale, eta)
     )
     return first, b, sigma, eta

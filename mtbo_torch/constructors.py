@@ -12,6 +12,7 @@ from botorch.models.model import Model, ModelList
 from torch import Tensor
 
 from mtbo_torch.acquisition import NystromScalarizedMultiTaskUCB, ScalarizedMultiTaskUCB
+from mtbo_torch.checks import require_tensor
 from mtbo_torch.confidence import DEFAULT_EPSILON, exact_radius, nystrom_radius
 from mtbo_torch.models import MultiTaskGPModel, NystromMultiTaskGP
 from mtbo_torch.scalarizations import (
@@ -44,6 +45,8 @@ def estimated_radius(model: Model, delta: float = 0.1) -> Tensor:
         tensor(True)
     """
     members = list(model.models) if isinstance(model, ModelList) else [model]
+    if not members:
+        raise ValueError("model should have at least one member, got an empty ModelList. Pass a fitted model.")
     for member in members:
         if not isinstance(member, MultiTaskGPModel):
             raise ValueError(
@@ -99,6 +102,11 @@ def construct_inputs_scalarized_ucb(
             "constraints should come with constraints_tuple, got functions only: constraints have to be linear in the "
             "outcomes. Pass the pair of A and c, which means A y <= c."
         )
+    if not hasattr(model, "posterior"):
+        raise ValueError(f"model should be a BoTorch model, got {type(model).__name__}. Pass the fitted model.")
+    for name, value in (("ref_point", ref_point), ("X_baseline", X_baseline), ("X_pending", X_pending)):
+        if value is not None:
+            require_tensor(name, value, "Pass what Ax hands over.")
     outcomes, coefficients = _objectives(model, objective)
     if scalarization is None and weights is None and not torch.all(coefficients.abs() == 1):
         raise UnsupportedError(

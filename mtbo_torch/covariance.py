@@ -9,7 +9,7 @@ import torch
 from linear_operator.operators import DenseLinearOperator, LinearOperator
 from torch import Tensor
 
-from mtbo_torch.regression import Regression
+from mtbo_torch.regression import Regression, raise_variances
 
 
 class JointCovariance(LinearOperator):
@@ -32,7 +32,7 @@ class JointCovariance(LinearOperator):
     @cached_property
     def matrix(self) -> DenseLinearOperator:
         """The matrix itself."""
-        covariance = self.regression.joint_covariance(self.X)
+        covariance = raise_variances(self.regression.joint_covariance(self.X))
         if self.tasks is not None:
             q, n = self.X.shape[-2], self.regression.num_tasks
             points = torch.arange(q, device=covariance.device).unsqueeze(-1) * n

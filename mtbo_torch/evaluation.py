@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 import gpytorch
 import torch
-from gpytorch.kernels import Kernel, RBFKernel
+from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, ProductKernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
 from mtbo_torch.kernels import MultiTaskKernel
@@ -83,14 +84,42 @@ class ScalarEvaluator:
         X1, X2 = self._select(X1), self._select(X2)
         if X1.requires_grad and type(self.kernel) is RBFKernel and not self.kernel.raw_lengthscale.requires_grad:
             return _rbf(self.kernel, X1, X2)
+        if X1.requires_grad and X1.shape == X2.shape and X1.numel() and X1.device.type != "cpu":
+            # GPyTorch compares as many points with as many others, which waits for the device: so one more.
+            return self._evaluated(torch.cat([X1, X1[..., :1, :]], dim=-2), X2)[..., :-1, :]
+        return self._evaluated(X1, X2)
+
+    def _evaluated(self, X1: Tensor, X2: Tensor) -> Tensor:
         with gpytorch.settings.lazily_evaluate_kernels(False):
             return self.kernel(X1, X2).to_dense()
 
     def diag(self, X: Tensor) -> Tensor:
-        return self.kernel(self._select(X), diag=True)
+        variance = _constant_variance(self.kernel)
+        if variance is None:
+            return self.kernel(self._select(X), diag=True)
+        batch_shape = torch.broadcast_shapes(X.shape[:-2], variance.shape)
+        return variance.to(X).unsqueeze(-1).expand(*batch_shape, X.shape[-2])
 
     def _select(self, X: Tensor) -> Tensor:
         return X if self.active_dims is None else X.index_select(-1, self.active_dims)
+
+
+def _constant_variance(kernel: Kernel) -> Tensor | None:
+    """``(b)``, ``k(x, x)`` where it is known to be the same for all points, else None.
+
+    GPyTorch's own way compares the points with themselves, which waits for the device in every acquisition.
+    """
+    if type(kernel) in (RBFKernel, MaternKernel):
+        return kernel.lengthscale.new_ones(kernel.batch_shape)
+    if type(kernel) is ScaleKernel:
+        inner = _constant_variance(kernel.base_kernel)
+        return None if inner is None else kernel.outputscale * inner
+    if type(kernel) in (AdditiveKernel, ProductKernel):
+        parts = [_constant_variance(part) for part in kernel.kernels]
+        known = [part for part in parts if part is not None]
+        if len(known) == len(parts):
+            return reduce(torch.add if type(kernel) is AdditiveKernel else torch.mul, known)
+    return None
 
 
 def _rbf(kernel: RBFKernel, X1: Tensor, X2: Tensor) -> Tensor:

@@ -72,14 +72,14 @@ class OutcomeConstraints(torch.nn.Module):
                 )
         self._is_interval = [math.isfinite(low) for low, _ in bounds]
         self.register_buffer("A", torch.stack(rows))
-        self.register_buffer("lower", torch.tensor([low for low, _ in bounds], dtype=torch.double))
-        self.register_buffer("upper", torch.tensor([high for _, high in bounds], dtype=torch.double))
+        self.register_buffer("lower", A.new_tensor([low for low, _ in bounds]))
+        self.register_buffer("upper", A.new_tensor([high for _, high in bounds]))
         # Nothing depends on the value of the last one.
         count = NUM_SAMPLES if len(rows) > 1 else 1
-        self.register_buffer("offset", torch.zeros(self.num_tasks, dtype=torch.double))
-        self.register_buffer("scale", torch.ones(self.num_tasks, dtype=torch.double))
+        self.register_buffer("offset", A.new_zeros(self.num_tasks))
+        self.register_buffer("scale", A.new_ones(self.num_tasks))
         engine = torch.quasirandom.SobolEngine(len(rows), scramble=True, seed=0)
-        self.register_buffer("samples", engine.draw(count, dtype=torch.double).mT.contiguous())
+        self.register_buffer("samples", engine.draw(count, dtype=torch.double).mT.contiguous().to(A.device))
 
     @property
     def num_tasks(self) -> int:
@@ -90,6 +90,13 @@ class OutcomeConstraints(torch.nn.Module):
 
     def in_units(self, offset: Tensor, scale: Tensor) -> Self:
         """The same constraints on values y' with ``y = offset + scale * y'``, ``... x 1 x n`` both."""
+        for name, value in (("offset", offset), ("scale", scale)):
+            value = require_tensor(name, value, "Pass one number per task.")
+            if value.shape[-1:] != (self.num_tasks,):
+                raise ValueError(
+                    f"{name} should be `... x 1 x n` with n = {self.num_tasks} tasks (from A), got shape "
+                    f"{tuple(value.shape)}. Pass one number per task."
+                )
         own = deepcopy(self)
         own.offset, own.scale = self.offset + self.scale * offset, self.scale * scale
         return own
@@ -105,6 +112,14 @@ class OutcomeConstraints(torch.nn.Module):
             mean: ``... x n``.
             covariance: ``... x n x n``.
         """
+        mean = require_tensor("mean", mean, "Pass one column per task.")
+        covariance = require_tensor("covariance", covariance, "Pass one row and one column per task.")
+        n = self.num_tasks
+        if mean.shape[-1:] != (n,) or covariance.shape[-2:] != (n, n):
+            raise ValueError(
+                f"mean and covariance should be `... x n` and `... x n x n` with n = {n} tasks (from A), got shapes "
+                f"{tuple(mean.shape)} and {tuple(covariance.shape)}. Pass all tasks."
+            )
         size = max(1, MOST_NUMBERS // (self.samples.numel() * mean.shape[:-2].numel()))
         if mean.dim() == 1 or mean.shape[-2] <= size:
             return self._probability(mean, covariance)

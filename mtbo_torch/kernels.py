@@ -25,7 +25,14 @@ from linear_operator import to_linear_operator
 from linear_operator.operators import DenseLinearOperator, KroneckerProductLinearOperator, LinearOperator
 from torch import Tensor
 
-from mtbo_torch.checks import require_count, require_task_covar
+from mtbo_torch.checks import (
+    require_broadcast,
+    require_count,
+    require_finite,
+    require_same_kind,
+    require_task_covar,
+    require_tensor,
+)
 
 NO_BATCH = torch.Size()
 
@@ -131,7 +138,7 @@ class ICMKernel(MultiTaskKernel):
                 )
             require_task_covar("task_covar", task_covar)
             num_tasks = task_covar.shape[-1]
-            batch_shape = torch.broadcast_shapes(task_covar.shape[:-2], base_kernel.batch_shape)
+            batch_shape = _common_batch("task_covar", task_covar.shape[:-2], base_kernel)
             super().__init__(batch_shape=batch_shape, active_dims=active_dims)
             self.base_kernel = base_kernel
             fixed = task_covar.detach().expand(*batch_shape, num_tasks, num_tasks).clone()
@@ -140,7 +147,7 @@ class ICMKernel(MultiTaskKernel):
             assert num_tasks is not None
             require_count("num_tasks", num_tasks, "Pass the number of tasks.")
             rank = num_tasks if rank is None else rank
-            if not isinstance(rank, int) or not 1 <= rank <= num_tasks:
+            if not isinstance(rank, int) or isinstance(rank, bool) or not 1 <= rank <= num_tasks:
                 raise ValueError(
                     f"rank should lie between 1 and num_tasks = {num_tasks}, got {rank}. "
                     "Leave it out for a B of full rank."
@@ -196,7 +203,7 @@ class TaskSimilarityKernel(MultiTaskKernel):
         value = None if omega is None else _similarity(omega)
         batch_shape = base_kernel.batch_shape
         if value is not None:
-            batch_shape = torch.broadcast_shapes(value.shape, batch_shape)
+            batch_shape = _common_batch("omega", value.shape, base_kernel)
         super().__init__(batch_shape=batch_shape, active_dims=active_dims)
         self.base_kernel = base_kernel
         self.num_tasks = num_tasks
@@ -266,6 +273,7 @@ class SumOfSeparableKernel(MultiTaskKernel):
                     f"kernels[{index}] should select its inputs in its base kernel, got active_dims on "
                     f"{type(kernel).__name__}. Pass active_dims to the base kernel instead."
                 )
+        require_broadcast("The batches of kernels", *[kernel.batch_shape for kernel in kernels])
         super().__init__(active_dims=active_dims)
         self.kernels = torch.nn.ModuleList(kernels)
         self.num_tasks = kernels[0].num_tasks
@@ -317,6 +325,9 @@ def learned_kernel(num_tasks: int, num_inputs: int, batch_shape: torch.Size = NO
         >>> learned_kernel(num_tasks=2, num_inputs=3).base_kernel.lengthscale.shape
         torch.Size([1, 3])
     """
+    require_count("num_inputs", num_inputs, "Pass the number of inputs d.")
+    if not isinstance(batch_shape, torch.Size):
+        raise ValueError(f"batch_shape should be a torch.Size, got {batch_shape!r}. Pass for instance torch.Size([2]).")
     base = get_covar_module_with_dim_scaled_prior(ard_num_dims=num_inputs, batch_shape=batch_shape)
     return ICMKernel(base, num_tasks=num_tasks)
 
@@ -331,6 +342,18 @@ def num_tasks_of(name: str, kernel: object) -> int:
             "Wrap a scalar kernel as ICMKernel(kernel, task_covar)."
         )
     return count
+
+
+def require_takes(name: str, kernel: Kernel, X: Tensor) -> None:
+    """Refuse a kernel that was built for another number of inputs than that of ``(b) x t x d`` points."""
+    try:
+        with torch.no_grad():
+            kernel(X.new_zeros(1, X.shape[-1])).to_dense()
+    except (IndexError, RuntimeError) as error:
+        reason = str(error).split("\n", 1)[0]
+        raise ValueError(
+            f"{name} should take points with d = {X.shape[-1]} inputs, got: {reason} Build it for as many inputs."
+        ) from error
 
 
 def shared_parameter(kernel: Kernel, batch_shape: torch.Size) -> str | None:
@@ -361,11 +384,16 @@ def estimate_task_covar(readings: Tensor, gram: Tensor) -> Tensor:
         >>> estimate_task_covar(torch.tensor([[1.0], [3.0]]), 2 * torch.eye(2))
         tensor([[2.5000]])
     """
-    if readings.dim() != 2 or gram.shape != (len(readings), len(readings)):
+    readings = require_tensor("readings", readings, "Pass one row per reading.")
+    gram = require_tensor("gram", gram, "Pass the kernel matrix of the readings' places.")
+    require_same_kind(("readings", readings), ("gram", gram))
+    if readings.dim() != 2 or readings.numel() == 0 or gram.shape != (len(readings), len(readings)):
         raise ValueError(
             f"readings and gram should be `m x n` and `m x m`, got shapes {tuple(readings.shape)} and "
             f"{tuple(gram.shape)}. Pass one row per reading."
         )
+    require_finite("readings", readings)
+    require_finite("gram", gram)
     chol, info = torch.linalg.cholesky_ex(gram)
     if info.any():
         raise ValueError("gram should be positive definite, got a singular one. Add a nugget to its diagonal.")
@@ -390,7 +418,8 @@ def _require_scalar_kernel(name: str, kernel: object) -> None:
 def _similarity(omega: object) -> Tensor:
     if isinstance(omega, bool) or not isinstance(omega, Real | Tensor):
         raise ValueError(f"omega should be a number in [0, 1], got {omega!r}. Use 1 for unrelated tasks.")
-    value = omega if isinstance(omega, Tensor) else torch.tensor(float(omega), dtype=torch.double)
+    value = torch.tensor(float(omega), dtype=torch.double) if isinstance(omega, Real) else omega
+    value = require_tensor("omega", value, "Use 1 for unrelated tasks.")
     if not ((value >= 0) & (value <= 1)).all():
         raise ValueError(
             f"omega should lie in [0, 1], got {omega}. Use 1 for unrelated tasks and 0 for identical ones."
@@ -398,8 +427,18 @@ def _similarity(omega: object) -> Tensor:
     return value
 
 
+def _common_batch(name: str, shape: torch.Size, base_kernel: Kernel) -> torch.Size:
+    try:
+        return torch.broadcast_shapes(shape, base_kernel.batch_shape)
+    except RuntimeError as error:
+        raise ValueError(
+            f"{name} should have a batch shape that broadcasts with {tuple(base_kernel.batch_shape)} (from "
+            f"base_kernel), got {tuple(shape)}. Build base_kernel with batch_shape={tuple(shape)}."
+        ) from error
+
+
 def _require_sequence(name: str, kernels: object) -> None:
-    if not isinstance(kernels, Sequence) or len(kernels) == 0:
+    if not isinstance(kernels, Sequence) or isinstance(kernels, str) or len(kernels) == 0:
         raise ValueError(f"{name} should be a non-empty list of kernels, got {kernels!r}. Pass at least one kernel.")
 
 

@@ -10,6 +10,7 @@ from botorch.utils.multi_objective.box_decompositions import DominatedPartitioni
 from botorch.utils.multi_objective.pareto import is_non_dominated
 from torch import Tensor
 
+from mtbo_torch.checks import require_broadcast, require_finite, require_positive, require_tensor
 from mtbo_torch.scalarizations import Scalarization
 
 # Beyond, the hypervolume takes longer than the run.
@@ -27,12 +28,22 @@ def scalarized_regret(scalarization: Scalarization, achieved: Tensor, attainable
     Returns:
         ``q`` regrets.
     """
+    if not isinstance(scalarization, Scalarization):
+        raise ValueError(
+            f"scalarization should be a Scalarization, got {type(scalarization).__name__}. "
+            "Pass for instance ChebyshevScalarization(weights)."
+        )
+    for name, value in (("achieved", achieved), ("attainable", attainable)):
+        _require_values(name, value, scalarization.num_tasks)
+    if attainable.shape[-2] == 0:
+        raise ValueError(f"attainable should have at least one row, got shape {tuple(attainable.shape)}. Pass f.")
     best = scalarization(attainable).amax(dim=-1)
     return best - scalarization(achieved.unsqueeze(-2)).squeeze(-1)
 
 
 def average_regret(instantaneous: Tensor) -> Tensor:
     r"""The time-average cumulative regret :math:`R_C(t) / t` after each of the ``... x T`` rounds."""
+    _require_rounds("instantaneous", instantaneous)
     return instantaneous.cumsum(dim=-1) / _round_numbers(instantaneous)
 
 
@@ -57,12 +68,33 @@ def regret_certificate(lipschitz: Tensor, radius: Tensor, norm: Tensor) -> Tenso
         >>> regret_certificate(torch.ones(2), torch.tensor([2.0, 3.0]), torch.tensor([1.0, 1.0]))
         tensor([ 4., 12.])
     """
+    for name, value in (("lipschitz", lipschitz), ("radius", radius), ("norm", norm)):
+        _require_rounds(name, value)
+        if value.shape[-1] != norm.shape[-1]:
+            raise ValueError(
+                f"{name} should have one entry for each of the {norm.shape[-1]} rounds (from norm), got shape "
+                f"{tuple(value.shape)}. Pass one number per round."
+            )
+        require_positive(name, value, "Pass what the run had.", allow_zero=True)
+    require_broadcast("lipschitz, radius and norm", lipschitz.shape, radius.shape, norm.shape)
     largest = lipschitz.cummax(dim=-1).values * radius.cummax(dim=-1).values
     return 2 * largest * (_round_numbers(norm) * norm.cumsum(dim=-1)).sqrt()
 
 
 def hypervolume(achieved: Tensor, ref_point: Tensor) -> float:
     """The volume that ``t x n`` values dominate above a reference point (BoTorch's)."""
+    _require_values("achieved", achieved, None)
+    ref_point = require_tensor("ref_point", ref_point, "Pass one number per task.")
+    n = achieved.shape[-1]
+    if n < 2 or achieved.dim() != 2:
+        raise ValueError(f"achieved should be `t x n` with n >= 2 tasks, got shape {tuple(achieved.shape)}. Use max().")
+    if ref_point.shape != (n,):
+        raise ValueError(
+            f"ref_point should have one entry for each of the {n} tasks, got shape {tuple(ref_point.shape)}. "
+            "Pass one number per task."
+        )
+    require_finite("achieved", achieved)
+    require_finite("ref_point", ref_point)
     return DominatedPartitioning(ref_point=ref_point, Y=achieved).compute_hypervolume().item()
 
 
@@ -101,8 +133,21 @@ class RegretTracker:
         bayes_weights: Tensor,
         attainable: Tensor | None,
     ) -> None:
+        if not (isinstance(scalarization, type) and issubclass(scalarization, Scalarization)):
+            raise ValueError(
+                f"scalarization should be a class such as ChebyshevScalarization, got {scalarization!r}. "
+                "Every round builds one with weights of its own."
+            )
+        if not callable(best):
+            raise ValueError(f"best should be a function of weights, got {best!r}. It returns the largest values.")
         self.scalarization, self.best, self.attainable = scalarization, best, attainable
         self.bayes = scalarization(bayes_weights)
+        if attainable is not None:
+            _require_values("attainable", attainable, self.bayes.num_tasks)
+            if attainable.dim() != 3 or 0 in attainable.shape:
+                raise ValueError(
+                    f"attainable should be `b x N x n`, got shape {tuple(attainable.shape)}. Pass f on the domain."
+                )
         self.front = None if attainable is None else is_non_dominated(attainable, deduplicate=False)
         self._bayes_best: Tensor | None = None
         self.state: dict[str, Tensor] = {}
@@ -115,6 +160,15 @@ class RegretTracker:
 
     def update(self, weights: Tensor, values: Tensor) -> dict[str, Tensor]:
         """The regrets in ``q`` more rounds with weights and noiseless values ``b x q x n``, each ``b x q``."""
+        n = self.bayes.num_tasks
+        _require_values("weights", weights, n)
+        _require_values("values", values, n)
+        runs = self.state.get("total", values[:, 0, 0] if self.attainable is None else self.attainable[:, 0, 0])
+        if values.dim() != 3 or weights.shape != values.shape or len(values) != len(runs) or values.shape[1] == 0:
+            raise ValueError(
+                f"weights and values should be `b x q x n` with b = {len(runs)} runs, q >= 1 and n = {n} tasks, got "
+                f"shapes {tuple(weights.shape)} and {tuple(values.shape)}. Pass a row for each round of each run."
+            )
         b, q, _ = values.shape
         if self._bayes_best is None:
             self._bayes_best = self.best(self.bayes.weights.expand(b, *self.bayes.weights.shape)).unsqueeze(-1)
@@ -168,6 +222,21 @@ def _non_dominated_among(attainable: Tensor, found: Tensor) -> Tensor:
     """``b x N``, which of the found points no other found point dominates."""
     worst = attainable.amin(dim=-2, keepdim=True) - 1
     return is_non_dominated(torch.where(found.unsqueeze(-1), attainable, worst), deduplicate=False) & found
+
+
+def _require_values(name: str, value: object, num_tasks: int | None) -> None:
+    value = require_tensor(name, value, "Pass one row per point and one column per task.")
+    if value.dim() < 2 or num_tasks not in (None, value.shape[-1]):
+        raise ValueError(
+            f"{name} should be `... x q x n` with one column for each of the {num_tasks or 'n'} tasks, got shape "
+            f"{tuple(value.shape)}. Pass one row per point."
+        )
+
+
+def _require_rounds(name: str, value: object) -> None:
+    value = require_tensor(name, value, "Pass one number per round.")
+    if value.dim() == 0:
+        raise ValueError(f"{name} should be `... x T`, got a single number. Pass one number per round.")
 
 
 def _round_numbers(values: Tensor) -> Tensor:

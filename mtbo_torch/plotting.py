@@ -10,8 +10,10 @@ import matplotlib.pyplot as plt
 import torch
 from botorch.utils.multi_objective.pareto import is_non_dominated
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import Tensor
 
+from mtbo_torch.checks import require_finite, require_tensor
 from mtbo_torch.experiments.storage import write_atomically
 
 # Okabe and Ito's palette: distinguishable with any kind of colour vision.
@@ -26,7 +28,8 @@ def plot_regret(curves: Mapping[str, Tensor], ax: Axes | None = None, ylabel: st
     The standard deviation is a band for up to three curves, and bars at some rounds for more; downwards it is drawn to
     a tenth of the mean at most, for logarithmic axes.
     """
-    ax = plt.gca() if ax is None else ax
+    _require_curves("curves", curves)
+    ax = _axes(ax)
     for i, (name, curve) in enumerate(curves.items()):
         colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS)]
         _draw_mean(ax, curve, colour, style, name)
@@ -41,7 +44,15 @@ def plot_regret(curves: Mapping[str, Tensor], ax: Axes | None = None, ylabel: st
 
 def plot_certificate(regrets: Mapping[str, Tensor], certificates: Mapping[str, Tensor], ax: Axes | None = None) -> Axes:
     """The time-average regret, and dashed what the theorem guarantees of it, each ``trials x rounds``."""
-    ax = plt.gca() if ax is None else ax
+    _require_curves("certificates", certificates)
+    missing = sorted(certificates.keys() - regrets.keys()) if isinstance(regrets, Mapping) else list(certificates)
+    if missing:
+        raise ValueError(
+            f"regrets should have a curve for each of certificates, got none for {', '.join(missing)}. "
+            "Pass both by the same names."
+        )
+    _require_curves("regrets", regrets)
+    ax = _axes(ax)
     for colour, (name, curve) in zip(COLOURS, certificates.items(), strict=False):
         for values, style, what in ((curve, "--", "certificate"), (regrets[name], "-", "regret")):
             _draw_mean(ax, values, colour, style, f"{name}: {what}")
@@ -49,6 +60,26 @@ def plot_certificate(regrets: Mapping[str, Tensor], certificates: Mapping[str, T
     ax.set(xlabel="round", ylabel="time-average regret", yscale="log", xlim=(1, max(2, curve.shape[-1])))
     ax.legend(frameon=False)
     return ax
+
+
+def _axes(ax: object) -> Axes:
+    if ax is None:
+        return plt.gca()
+    if not isinstance(ax, Axes):
+        raise ValueError(f"ax should be matplotlib axes, got {type(ax).__name__}. Leave it out for the current ones.")
+    return ax
+
+
+def _require_curves(name: str, curves: object) -> None:
+    if not isinstance(curves, Mapping) or not curves:
+        raise ValueError(f"{name} should be a non-empty dict of curves by name, got {curves!r}. Pass at least one.")
+    for label, curve in curves.items():
+        curve = require_tensor(f"{name}[{label!r}]", curve, "Pass one row per trial and one column per round.")
+        if curve.dim() != 2 or curve.numel() == 0:
+            raise ValueError(
+                f"{name}[{label!r}] should be `trials x rounds`, got shape {tuple(curve.shape)}. "
+                "Pass one row per trial and one column per round."
+            )
 
 
 def _draw_mean(ax: Axes, curve: Tensor, colour: str, style: str, label: str) -> None:
@@ -76,7 +107,14 @@ def _spread(curve: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def plot_pareto(attainable: Tensor, chosen: Tensor, ax: Axes | None = None) -> Axes:
     """The values of two tasks on the domain ``N x 2``, its Pareto front, and the ones that were chosen ``t x 2``."""
-    ax = plt.gca() if ax is None else ax
+    for label, value in (("attainable", attainable), ("chosen", chosen)):
+        value = require_tensor(label, value, "Pass one row per point.")
+        if value.dim() != 2 or value.shape[-1] != 2:
+            raise ValueError(
+                f"{label} should be `N x 2`, the values of two tasks, got shape {tuple(value.shape)}. Pick two columns."
+            )
+        require_finite(label, value)
+    ax = _axes(ax)
     front = attainable[is_non_dominated(attainable)]
     ax.plot(attainable[:, 0], attainable[:, 1], color="0.8", zorder=1, label="attainable")
     ax.scatter(front[:, 0], front[:, 1], color=COLOURS[1], s=30, zorder=2, label="Pareto front")
@@ -90,12 +128,12 @@ def plot_pareto(attainable: Tensor, chosen: Tensor, ax: Axes | None = None) -> A
 
 def save_demo(curves: Mapping[str, Tensor], attainable: Tensor, chosen: Tensor, path: Path) -> None:
     """The picture of ``mtbo-torch demo``: regret over all trials, and the choices in one."""
+    _require_curves("curves", curves)
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
     trials = len(next(iter(curves.values())))
     plot_regret(curves, left).set(title=f"{trials} functions, mean and standard deviation", ylim=(0, None))
     plot_pareto(attainable, chosen, right).set_title("one of them: what MT-KB chose")
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    _save(figure, [path])
 
 
 def save_panel(
@@ -107,6 +145,7 @@ def save_panel(
     paths: Sequence[Path],
 ) -> None:
     """A panel of the paper: the regret of every algorithm, and beside it the certificates, if there are any."""
+    _require_curves("curves", curves)
     count = 2 if certificates else 1
     figure, axes = plt.subplots(1, count, figsize=(6.5 * count, 4), layout="constrained", squeeze=False)
     plot_regret(curves, axes[0, 0], ylabel).set(title=title, yscale="log")
@@ -115,8 +154,17 @@ def save_panel(
         doubt = "" if is_guaranteed else " (b is no bound here)"
         plot_certificate(curves, certificates, axes[0, 1]).set_title(f"certificates of Theorems 2 and 3{doubt}")
         axes[0, 1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
-    for path in paths:
-        picture = io.BytesIO()
-        figure.savefig(picture, dpi=150, format=path.suffix[1:])
-        write_atomically(path, picture.getvalue())
-    plt.close(figure)
+    _save(figure, paths)
+
+
+def _save(figure: Figure, paths: Sequence[Path]) -> None:
+    try:
+        for path in paths:
+            kind = path.suffix[1:] or "png"
+            if kind not in figure.canvas.get_supported_filetypes():
+                raise ValueError(f"{path} should end as a picture does, got {kind!r}. Use for instance .png or .svg.")
+            picture = io.BytesIO()
+            figure.savefig(picture, dpi=150, format=kind)
+            write_atomically(path, picture.getvalue())
+    finally:
+        plt.close(figure)

@@ -3,12 +3,21 @@ r"""Scalarisations :math:`s_\lambda` with their Lipschitz constants, and the dis
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from botorch.acquisition.objective import MCAcquisitionObjective
 from torch import Tensor
 
-from mtbo_torch.checks import describe, require_count, require_finite, require_positive, require_tensor
+from mtbo_torch.checks import (
+    describe,
+    require_broadcast,
+    require_count,
+    require_finite,
+    require_positive,
+    require_same_kind,
+    require_tensor,
+)
 
 # By how much the sums of a box may miss one.
 ROUNDING = 1e-6
@@ -58,11 +67,14 @@ class Scalarization(MCAcquisitionObjective, ABC):
 
     def forward(self, samples: Tensor, X: Tensor | None = None) -> Tensor:
         """Scalarise ``... x (b) x q x n`` values into ``... x (b) x q``."""
-        if samples.shape[-1] != self.num_tasks:
+        samples = require_tensor("Y", samples, "Pass one column per task.")
+        if samples.dim() == 0 or samples.shape[-1] != self.num_tasks:
             raise ValueError(
                 f"Y should be `... x q x n` with n = {self.num_tasks} tasks (from weights), "
                 f"got shape {tuple(samples.shape)}. Pass one column per task."
             )
+        if self.weights.dim() > 1:
+            require_broadcast("The batches of weights and Y", self.weights.shape[:-1], samples.shape[:-2])
         return self._scalarize(samples)
 
 
@@ -110,7 +122,7 @@ class ChebyshevScalarization(Scalarization):
     def __init__(self, weights: Tensor, ref_point: Tensor | None = None) -> None:
         super().__init__(weights)
         if ref_point is not None:
-            _require_point("ref_point", ref_point, self.num_tasks)
+            _require_point("ref_point", ref_point, weights)
         self.register_buffer("ref_point", ref_point)
 
     @property
@@ -150,9 +162,10 @@ class HypervolumeScalarization(Scalarization):
 
     def __init__(self, weights: Tensor, ref_point: Tensor, upper: Tensor | None = None) -> None:
         super().__init__(weights)
-        _require_point("ref_point", ref_point, self.num_tasks)
+        _require_point("ref_point", ref_point, weights)
         if upper is not None:
-            _require_point("upper", upper, self.num_tasks)
+            _require_point("upper", upper, weights)
+            require_broadcast("ref_point and upper", ref_point.shape, upper.shape)
             if not (upper > ref_point).all():
                 raise ValueError(
                     f"upper should exceed ref_point in every task, got {describe(upper)} against "
@@ -218,7 +231,7 @@ class ObjectiveScalarization(Scalarization):
             )
         super().__init__(scalarization.weights)
         objectives = require_tensor("objectives", objectives, "Pass one row per objective and one column per task.")
-        if objectives.dim() != 2 or len(objectives) != scalarization.num_tasks:
+        if objectives.dim() != 2 or objectives.shape[-1] == 0 or len(objectives) != scalarization.num_tasks:
             raise ValueError(
                 f"objectives should be `k x n` with k = {scalarization.num_tasks} (from the scalarization's weights), "
                 f"got shape {tuple(objectives.shape)}. Pass one row per objective and one column per task."
@@ -228,8 +241,9 @@ class ObjectiveScalarization(Scalarization):
         self.register_buffer("objectives", objectives)
         self.register_buffer("_stretch", torch.linalg.matrix_norm(objectives, ord=2), persistent=False)
         gram = objectives.mT @ objectives
+        eye = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
         # Whether the objectives are all tasks in some order, some of them with their sign turned.
-        self.keeps_norm = len(objectives) == self.num_tasks and bool((gram == torch.eye(len(gram)).to(gram)).all())
+        self.keeps_norm = len(objectives) == self.num_tasks and bool((gram == eye).all())
 
     @property
     def num_tasks(self) -> int:
@@ -285,9 +299,14 @@ class WeightDistribution(ABC):
             dtype: The default dtype if not given.
             device: The generator's device if not given.
         """
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        if any(size < 0 for size in shape):
-            raise ValueError(f"shape should not be negative, got {shape}. Pass how many weights to draw.")
+        shape = _checked_shape(shape)
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise ValueError(
+                f"generator should be a torch.Generator, got {type(generator).__name__}. "
+                "Pass for instance torch.Generator().manual_seed(0)."
+            )
+        if dtype not in (None, torch.float32, torch.float64):
+            raise ValueError(f"dtype should be torch.float32 or torch.float64, got {dtype}. Cast what is drawn.")
         if device is None:
             device = "cpu" if generator is None else generator.device
         draw = self._draw((*shape, self.num_tasks), generator, dtype or torch.get_default_dtype(), torch.device(device))
@@ -351,8 +370,8 @@ class DirichletWeights(WeightDistribution):
 
     def __init__(self, num_tasks: int, concentration: float | Tensor = 1.0) -> None:
         super().__init__(num_tasks)
+        require_positive("concentration", concentration, "Use 1 for the uniform distribution on the simplex.")
         value = torch.as_tensor(concentration)
-        require_positive("concentration", value, "Use 1 for the uniform distribution on the simplex.")
         if value.shape not in (torch.Size(), torch.Size([num_tasks])):
             raise ValueError(
                 f"concentration should be a number or have one entry for each of the {num_tasks} tasks, "
@@ -420,6 +439,7 @@ class BoxWeights(WeightDistribution):
                     "Pass one number per task."
                 )
             require_finite(name, value)
+        require_same_kind(("lower", lower), ("upper", upper))
         if lower.shape != upper.shape or (lower < 0).any() or (upper < lower).any():
             raise ValueError(
                 f"lower and upper should satisfy 0 <= lower <= upper in every task, got {describe(lower)} and "
@@ -501,19 +521,33 @@ def _positive_uniform(
 def default_weights(scalarization: type[Scalarization], num_tasks: int) -> WeightDistribution:
     """:class:`InverseUniformWeights` (the paper's) for the Chebyshev scalarisation, :class:`SphereWeights` for the
     hypervolume's, else :class:`UniformWeights`."""
+    if not (isinstance(scalarization, type) and issubclass(scalarization, Scalarization)):
+        raise ValueError(
+            f"scalarization should be a class such as ChebyshevScalarization, got {scalarization!r}. Pass the class."
+        )
     if issubclass(scalarization, HypervolumeScalarization):
         return SphereWeights(num_tasks)
     is_chebyshev = issubclass(scalarization, ChebyshevScalarization)
     return InverseUniformWeights(num_tasks) if is_chebyshev else UniformWeights(num_tasks)
 
 
-def _require_point(name: str, point: object, num_tasks: int) -> None:
-    point = require_tensor(name, point, "Pass one number per task.")
+def _checked_shape(shape: object) -> tuple[int, ...]:
+    sizes: tuple[Any, ...] = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
+    if not all(isinstance(size, int) and not isinstance(size, bool) for size in sizes):
+        raise ValueError(f"shape should be an integer or several, got {shape!r}. Pass how many weights to draw.")
+    if any(size < 0 for size in sizes):
+        raise ValueError(f"shape should not be negative, got {sizes}. Pass how many weights to draw.")
+    return sizes
+
+
+def _require_point(name: str, point: object, weights: Tensor) -> None:
+    point, num_tasks = require_tensor(name, point, "Pass one number per task."), weights.shape[-1]
     if point.dim() == 0 or point.shape[-1] != num_tasks:
         raise ValueError(
             f"{name} should have one entry for each of the {num_tasks} tasks (from weights), "
             f"got shape {tuple(point.shape)}. Pass one number per task."
         )
+    require_broadcast(f"{name} and weights", point.shape, weights.shape)
     require_finite(name, point)
 
 
@@ -524,7 +558,7 @@ def _require_weights(weights: object) -> None:
             f"weights should be `n` or `(b) x n`, got shape {tuple(weights.shape)}. Pass one number per task."
         )
     require_finite("weights", weights)
-    if (weights < 0).any() or (weights.amax(dim=-1) == 0).any():
+    if (weights < 0).any() | (weights.amax(dim=-1) == 0).any():
         raise ValueError(
             f"weights should be non-negative and not all zero, got {describe(weights)}. "
             "Turn the sign of an objective that is to be minimised instead."

@@ -311,8 +311,8 @@ def test_linear_constraints() -> None:
 
 def test_everything_moves_with_to() -> None:
     acqf = acquisition(fitted(), X_pending=torch.rand(2, 2, dtype=torch.double)).to(torch.float)
-    assert acqf(torch.rand(3, 1, 2)).dtype == torch.float
-    assert acqf(torch.rand(3, 2, 2)).dtype == torch.float
+    assert acqf(torch.rand(3, 1, 2, dtype=torch.float)).dtype == torch.float
+    assert acqf(torch.rand(3, 2, 2, dtype=torch.float)).dtype == torch.float
 
 
 @pytest.mark.parametrize("scalarization", [LinearScalarization, ChebyshevScalarization])

@@ -1,18 +1,29 @@
-"""Every refusal is a ValueError that names the argument."""
+"""Every refusal names the argument, says what was expected, what came and what to do, and changes nothing."""
 
 from __future__ import annotations
 
+import copy
+import inspect
+import re
+import traceback
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import is_dataclass
+from pathlib import Path
 
 import gpytorch
+import matplotlib as mpl
 import pytest
 import torch
+from botorch.exceptions.errors import UnsupportedError
 from botorch.fit import fit_gpytorch_mll
+from botorch.models.model import ModelList
 from botorch.models.transforms import Log, Normalize, Standardize
-from catalogue import data, icm, rbf, task_matrix
+from catalogue import data, icm, rbf
 from gpytorch.likelihoods import MultitaskGaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
+import mtbo_torch
 from mtbo_torch import (
     MTBKB,
     MTKB,
@@ -33,14 +44,33 @@ from mtbo_torch import (
     SumOfSeparableKernel,
     TaskSimilarityKernel,
     UniformWeights,
+    compare_kernels,
+    comparison,
+    confidence,
+    constructors,
     exact_radius,
+    feasibility,
+    kernels,
+    metrics,
     nystrom_radius,
+    plotting,
+    problems,
+    scalarizations,
+    strategies,
     theory_oversampling,
 )
+from mtbo_torch.cli import main
+from mtbo_torch.confidence import independent_nystrom_radius, independent_radius, mobo_radius
+from mtbo_torch.constructors import construct_inputs_scalarized_ucb, estimated_radius
 from mtbo_torch.feasibility import OutcomeConstraints
-from mtbo_torch.problems import RKHSFunction
-from mtbo_torch.scalarizations import ObjectiveScalarization, Scalarization
-from mtbo_torch.strategies import NEHVI
+from mtbo_torch.kernels import estimate_task_covar, learned_kernel
+from mtbo_torch.metrics import RegretTracker, average_regret, hypervolume, regret_certificate, scalarized_regret
+from mtbo_torch.plotting import plot_certificate, plot_pareto, plot_regret, save_demo, save_panel
+from mtbo_torch.problems import FieldProblem, PerturbedSine, RKHSFunction, ShiftedBranin, load_sensors, load_soil
+from mtbo_torch.scalarizations import ObjectiveScalarization, Scalarization, default_weights
+from mtbo_torch.strategies import ITBKB, ITKB, MOBO, NEHVI, NParEGO, RandomSearch, SobolSearch, Strategy
+
+mpl.use("Agg")
 
 NAN, INF = float("nan"), float("inf")
 X, Y, Z = data(5, 3, 2)
@@ -85,6 +115,54 @@ def radius(**kwargs: object) -> torch.Tensor:
     return exact_radius(
         **({"info_gain": 1.0, "norm_bound": 1.0, "noise_scale": 0.1, "eta": 0.1, "delta": 0.1} | kwargs)
     )
+
+
+def batched_rbf(b: int) -> gpytorch.kernels.RBFKernel:
+    return gpytorch.kernels.RBFKernel(batch_shape=torch.Size([b]))
+
+
+def stack_of(b: int) -> ICMKernel:
+    return ICMKernel(rbf(0.5), EYE.expand(b, 3, 3))
+
+
+def wide_kernel() -> ICMKernel:
+    return ICMKernel(gpytorch.kernels.RBFKernel(ard_num_dims=5).double(), EYE)
+
+
+def foreign_kernel() -> gpytorch.kernels.MultitaskKernel:
+    return gpytorch.kernels.MultitaskKernel(rbf(0.5), num_tasks=3)
+
+
+def best_of(weights: torch.Tensor) -> torch.Tensor:
+    return weights.amax(dim=-1)
+
+
+def told(strategy: Strategy) -> Strategy:
+    """One that has seen three points, and waits for a fourth."""
+    x, y = (values.expand(*strategy.batch_shape, *values.shape) for values in (X[:3], Y[:3]))
+    strategy.tell(x, y)
+    strategy.ask()
+    return strategy
+
+
+# What the calls are made on; nothing of it may change.
+NYSTROM = nystrom()
+NOISY = gp(train_Yvar=1 + Y.abs())
+GAPPY = ExactMultiTaskGP(X, spoiled(Y, NAN), KERNEL, eta=0.1, allow_missing=True)
+WARPED = ExactMultiTaskGP(X, Y.abs() + 0.1, KERNEL, eta=0.1, outcome_transform=Log())
+ACQUISITION = ucb(X_pending=Z[:2])
+WEIGHTS = UniformWeights(3)
+CONSTRAINTS = OutcomeConstraints(EYE, Y[0])
+FUNCTION = RKHSFunction(KERNEL, Z[:5], Y)
+TRACKER = RegretTracker(LinearScalarization, best_of, Y.abs(), Y[None])
+TRACKER.update(Y.abs()[None], Y[None])
+NAMES = ("a", "b", "c")
+TOLD = told(mtkb(bounds=None, choices=Z, seed=3))
+BUDGETED = told(mtbkb(bounds=None, choices=Z, seed=3))
+TRIALS = told(mtkb(bounds=None, choices=Z, seed=[3, 4]))
+FUSSY = mtkb(bounds=None, choices=Z, radius=lambda t: None)
+SOBOL = SobolSearch(3, choices=Z)
+STRATEGIES = (TOLD, BUDGETED, TRIALS, FUSSY, SOBOL)
 
 
 CALLS: list[tuple[Callable[[], object], str]] = [
@@ -415,18 +493,510 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     # Problem
     (lambda: RKHSFunction(KERNEL, Z, Y), "coefficients"),
     (lambda: RKHSFunction(KERNEL, Z[:0], Y[:0]), "centers"),
+    # Kernels, once more
+    (lambda: ICMKernel(batched_rbf(2), EYE.expand(3, 3, 3)), "task_covar should have a batch shape"),
+    (lambda: ICMKernel(rbf(0.5), num_tasks=3, rank=True), "rank should lie between"),
+    (lambda: TaskSimilarityKernel(batched_rbf(2), 3, torch.rand(3)), "omega should have a batch shape"),
+    (lambda: TaskSimilarityKernel(rbf(0.5), 3, torch.tensor(1)), "omega should have a floating-point dtype"),
+    (lambda: TaskSimilarityKernel(rbf(0.5), 3, True), "omega should be a number"),
+    (lambda: SumOfSeparableKernel("ab"), "kernels should be a non-empty list"),
+    (lambda: SumOfSeparableKernel([stack_of(2), stack_of(4)]), "batches of kernels should have shapes that broadcast"),
+    (lambda: IndependentKernel("ab"), "kernels should be a non-empty list"),
+    (lambda: estimate_task_covar([[1.0]], EYE), "readings should be a torch.Tensor"),
+    (lambda: estimate_task_covar(EYE, EYE.float()), "gram should have the dtype"),
+    (lambda: estimate_task_covar(EYE[:0], EYE[:0, :0]), "readings and gram should be"),
+    (lambda: estimate_task_covar(EYE, EYE[:2, :2]), "readings and gram should be"),
+    (lambda: estimate_task_covar(spoiled(EYE, NAN), EYE), "readings should contain finite"),
+    (lambda: estimate_task_covar(EYE, 0 * EYE), "gram should be positive definite"),
+    (lambda: learned_kernel(0, 1), "num_tasks should be an integer"),
+    (lambda: learned_kernel(2, 0), "num_inputs should be an integer"),
+    (lambda: learned_kernel(2, 1, 3), "batch_shape should be a torch.Size"),
+    # Models, once more
+    (lambda: MODEL.posterior(Z.expand(0, 7, 2)), "X should have no empty batch"),
+    (lambda: MODEL.posterior(Z.to("meta")), "X should hold numbers"),
+    (lambda: MODEL.posterior(Z.half()), "X should be in single or double precision"),
+    (lambda: MODEL.posterior(Z.long()), "X should have a floating-point dtype"),
+    (lambda: MODEL.posterior(Z.float()), "X should have the dtype"),
+    (lambda: MODEL.posterior(Z, posterior_transform="a"), "posterior_transform should be a BoTorch"),
+    (lambda: MODEL.posterior(Z, output_indices=[True]), "indices of outputs"),
+    (lambda: MODEL.posterior(Z, observation_noise=torch.full((7, 3), NAN)), "observation_noise should be finite"),
+    (lambda: MODEL.mean_and_covariance(Z[:, :1]), "X should be .* d = 2"),
+    (lambda: MODEL.mean_and_variance(Z, EYE[:, :2]), "directions should be .* n = 3 tasks"),
+    (lambda: MODEL.mean_and_variance(Z, EYE[0]), "directions should be"),
+    (lambda: MODEL.mean_and_variance(Z, EYE.expand(2, 3, 3)), "directions should have a batch shape"),
+    (lambda: MODEL.mean_and_variance(Z, [[1.0]]), "directions should be a torch.Tensor"),
+    (lambda: MODEL.subset_output([0]).mean_and_variance(Z, EYE), "directions should be .* n = 1 tasks"),
+    (lambda: MODEL.condition_on_observations(None, None), "X should be a torch.Tensor"),
+    (lambda: MODEL.condition_on_observations(Z[0, 0], Y[0, 0]), "X should be"),
+    (lambda: MODEL.condition_on_observations(Z[:5].to("meta"), Y), "X should hold numbers"),
+    (lambda: MODEL.condition_on_observations(Z[:5].float(), Y.float()), "X should have the dtype"),
+    (lambda: MODEL.condition_on_observations(Z[:5].expand(0, 5, 2), Y.expand(0, 5, 3)), "X should have no empty batch"),
+    (lambda: NYSTROM.condition_on_observations(Z[:2], Y[:3]), "Y should be .* same leading shape"),
+    (lambda: NOISY.condition_on_observations(X, Y, noise=[1.0]), "noise should be a torch.Tensor"),
+    (lambda: NOISY.condition_on_observations(X, Y, noise=Y.float().abs()), "noise should have the dtype"),
+    (lambda: MODEL.hallucinate(None), "X should be a torch.Tensor"),
+    (lambda: MODEL.hallucinate(Z[:, :1]), "X should be"),
+    (lambda: MODEL.hallucinate(spoiled(Z, NAN)), "X should contain finite"),
+    (lambda: NYSTROM.hallucinate(Z[0]), "X should be"),
+    (lambda: NYSTROM.resample(None), "generator should be a torch.Generator"),
+    (lambda: NYSTROM.resample(0), "generator should be a torch.Generator"),
+    (lambda: MODEL.subset_output(None), "indices of outputs"),
+    (lambda: MODEL.subset_output([True, False]), "indices of outputs"),
+    (lambda: MODEL.set_train_data([[0.0]], Y), "inputs should be a torch.Tensor"),
+    (lambda: MODEL.set_train_data(X[:3], Y), "inputs should keep the shape"),
+    (lambda: MODEL.set_train_data(X, Y[:3]), "targets should keep the shape"),
+    (lambda: MODEL.set_train_data(X[:3], Y, strict=False), "inputs and targets should have the same leading shape"),
+    (lambda: MODEL.set_train_data(targets=Y[:3], strict=False), "inputs and targets should have the same leading"),
+    (lambda: MODEL.set_train_data(X[:, :1], Y, strict=False), "inputs should have 2 columns"),
+    (lambda: MODEL.set_train_data(X, Y[:, :2], strict=False), "targets should have 3 columns"),
+    (lambda: MODEL.set_train_data(X, "y"), "targets should be a torch.Tensor"),
+    (lambda: MODEL.set_train_data((spoiled(X, NAN),), Y), "inputs should contain finite"),
+    (lambda: MODEL.set_train_data(X.float(), Y.float()), "inputs should have the dtype"),
+    (lambda: NYSTROM.set_train_data(X, spoiled(Y, INF)), "targets should contain finite"),
+    (lambda: MODEL.with_regression(None), "regression should be a Regression"),
+    (lambda: MODEL.covariance(Z.to("meta")), "X should hold numbers"),
+    (lambda: MODEL.covariance_norm(None), "X should be a torch.Tensor"),
+    (lambda: MODEL.mean_and_norm(Z.float()), "X should have the dtype"),
+    (lambda: ExactMultiTaskGP(None, None), "train_X should be a torch.Tensor"),
+    (lambda: ExactMultiTaskGP(X.to("meta"), Y, KERNEL, eta=0.1), "train_X should hold numbers"),
+    (lambda: ExactMultiTaskGP(X.half(), Y.half(), KERNEL, eta=0.1), "train_X should be in single or double"),
+    (lambda: ExactMultiTaskGP(X.expand(0, 5, 2), Y.expand(0, 5, 3), KERNEL, eta=0.1), "train_X should be .* b >= 1"),
+    (lambda: ExactMultiTaskGP(X, Y, wide_kernel(), eta=0.1), "covar_module should take points with d = 2"),
+    (lambda: gp(eta=[0.1]), "eta should be a number"),
+    (lambda: nystrom(seed=-1), "seed should be an integer"),
+    (lambda: nystrom(seed=2**70), "seed should be an integer"),
+    (lambda: nystrom(oversampling=None), "oversampling should be a number"),
+    (lambda: NystromMultiTaskGP(X, spoiled(Y, NAN), KERNEL, eta=0.1), "train_Y should contain finite"),
+    # Acquisition, once more
+    (lambda: ScalarizedMultiTaskUCB(None, SCALARIZATION, 1.0), "model should be a BoTorch model"),
+    (lambda: ScalarizedMultiTaskUCB(MODEL, SCALARIZATION, torch.tensor(1j)), "radius should hold real numbers"),
+    (lambda: ucb(bound=torch.ones(2)), "bound should be one of"),
+    (lambda: ucb(infeasible_value=1.0), "infeasible_value should only be given with constraints"),
+    (lambda: ACQUISITION(None), "X should be a torch.Tensor"),
+    (lambda: ACQUISITION([[0.0]]), "X should be a torch.Tensor"),
+    (lambda: ACQUISITION(Z[0]), "X should be `b x q x d`"),
+    (lambda: ACQUISITION(Z[:, None, :1]), "X should be .* d = 2"),
+    (lambda: ACQUISITION(Z[:, None][:, :0]), "X should be `b x q x d` with q >= 1"),
+    (lambda: ACQUISITION(Z.float()[:, None]), "X should have the dtype"),
+    (lambda: ACQUISITION.set_X_pending([0.1]), "X_pending should be a torch.Tensor"),
+    (lambda: ACQUISITION.set_X_pending(Z[0]), "X_pending should be `p x d`"),
+    (lambda: ACQUISITION.set_X_pending(Z[:, :1]), "X should be .* d = 2"),
+    (lambda: ACQUISITION.set_X_pending(spoiled(Z, NAN)), "X should contain finite"),
+    (lambda: ACQUISITION.set_X_pending(Z.long()), "X_pending should have a floating-point"),
+    (lambda: NystromScalarizedMultiTaskUCB(NYSTROM, SCALARIZATION, -1.0), "radius should be finite and >= 0"),
+    (lambda: estimated_radius(None), "radius should be given for a NoneType"),
+    (lambda: estimated_radius(ModelList()), "model should have at least one member"),
+    (lambda: estimated_radius(MODEL, delta=0), "delta should lie in"),
+    (lambda: construct_inputs_scalarized_ucb(None), "model should be a BoTorch model"),
+    (lambda: construct_inputs_scalarized_ucb(MODEL, ref_point=[0.0]), "ref_point should be a torch.Tensor"),
+    (lambda: construct_inputs_scalarized_ucb(MODEL, X_baseline=[0.0]), "X_baseline should be a torch.Tensor"),
+    (lambda: construct_inputs_scalarized_ucb(MODEL, weights="a"), "weights should be a torch.Tensor"),
+    (lambda: construct_inputs_scalarized_ucb(MODEL, scalarization=3), "scalarization should be a Scalarization"),
+    # Scalarisations and weights, once more
+    (lambda: SCALARIZATION(None), "Y should be a torch.Tensor"),
+    (lambda: SCALARIZATION(torch.ones(2, 3).long()), "Y should have a floating-point"),
+    (lambda: SCALARIZATION(torch.tensor(1.0)), "Y should be"),
+    (lambda: LinearScalarization(torch.ones(2, 3))(torch.ones(5, 4, 3)), "weights and Y should have shapes that broad"),
+    (lambda: LinearScalarization(torch.ones(0)), "weights should be `n`"),
+    (lambda: ChebyshevScalarization(torch.ones(2, 3), torch.ones(4, 3)), "ref_point and weights should have shapes"),
+    (
+        lambda: HypervolumeScalarization(torch.ones(3), torch.zeros(4, 3), torch.ones(5, 3)),
+        "ref_point and upper should",
+    ),
+    (lambda: HypervolumeScalarization(torch.ones(3), torch.zeros(3)).lipschitz, "upper should be given"),
+    (lambda: ObjectiveScalarization(SCALARIZATION, EYE[:, :0]), "objectives should be"),
+    (lambda: ObjectiveScalarization(SCALARIZATION, EYE)(Y[:, :2]), "Y should be"),
+    (lambda: WEIGHTS.sample(1.5), "shape should be an integer"),
+    (lambda: WEIGHTS.sample("a"), "shape should be an integer"),
+    (lambda: WEIGHTS.sample((1.5,)), "shape should be an integer"),
+    (lambda: WEIGHTS.sample(True), "shape should be an integer"),
+    (lambda: WEIGHTS.sample(1, generator=0), "generator should be a torch.Generator"),
+    (lambda: WEIGHTS.sample(1, dtype=torch.long), "dtype should be torch.float32"),
+    (lambda: InverseUniformWeights(3).sample(-1), "shape should not be negative"),
+    (lambda: SphereWeights(3).sample((2, -1)), "shape should not be negative"),
+    (lambda: DirichletWeights(3, "a"), "concentration should be a number"),
+    (lambda: DirichletWeights(3, None), "concentration should be a number"),
+    (lambda: DirichletWeights(3).sample("a"), "shape should be an integer"),
+    (lambda: FixedWeights([1.0]), "weights should be a torch.Tensor"),
+    (lambda: BoxWeights(torch.zeros(2), torch.ones(2).double()), "upper should have the dtype"),
+    (lambda: default_weights("a", 2), "scalarization should be a class"),
+    (lambda: default_weights(LinearScalarization, 0), "num_tasks should be an integer"),
+    # Constraints, once more
+    (lambda: CONSTRAINTS.probability(Y[0, :2], EYE), "mean and covariance should be"),
+    (lambda: CONSTRAINTS.probability(Y[0], EYE[:2, :2]), "mean and covariance should be"),
+    (lambda: CONSTRAINTS.probability([0.0], EYE), "mean should be a torch.Tensor"),
+    (lambda: CONSTRAINTS.in_units(Y[:1, :2], Y[:1, :2]), "offset should be"),
+    (lambda: CONSTRAINTS.in_units(Y[:1], 1.0), "scale should be a torch.Tensor"),
+    # Radii, once more
+    (lambda: radius(info_gain=torch.ones(2), norm_bound=torch.ones(3)), "info_gain, norm_bound, .* should have shapes"),
+    (lambda: radius(info_gain=torch.tensor(1j)), "info_gain should hold real numbers"),
+    (lambda: radius(info_gain=torch.ones(2, device="meta")), "info_gain should hold real numbers"),
+    (lambda: radius(delta=True), "delta should lie in"),
+    (lambda: radius(delta=torch.tensor(0.1)), "delta should lie in"),
+    (lambda: nystrom_radius(1.0, 1.0, None, 0.1, 0.1, 0.5), "noise_scale should be a number"),
+    (lambda: independent_radius(-1.0, 2, 1.0, 0.1, 0.1, 0.1), "largest_gain should be"),
+    (lambda: independent_radius(1.0, 0, 1.0, 0.1, 0.1, 0.1), "num_tasks should be an integer"),
+    (lambda: independent_nystrom_radius(1.0, 1, -1.0, 2, 1.0, 0.1, 0.1, 0.1, 0.5), "largest_variance should be"),
+    (lambda: independent_nystrom_radius(1.0, 1.5, 1.0, 2, 1.0, 0.1, 0.1, 0.1, 0.5), "num_observations should be"),
+    (lambda: independent_nystrom_radius(NAN, 1, 1.0, 2, 1.0, 0.1, 0.1, 0.1, 0.5), "effective_dimension should be"),
+    (lambda: mobo_radius(0), "round_number should be an integer"),
+    (lambda: mobo_radius(1.5), "round_number should be an integer"),
+    (lambda: theory_oversampling(1.5, 0.1, 0.5), "num_rounds should be an integer"),
+    # Metrics
+    (lambda: scalarized_regret(None, Y, Y), "scalarization should be a Scalarization"),
+    (lambda: scalarized_regret(SCALARIZATION, Y[:, :2], Y), "achieved should be"),
+    (lambda: scalarized_regret(SCALARIZATION, Y, Y[:, :2]), "attainable should be"),
+    (lambda: scalarized_regret(SCALARIZATION, Y, Y[:0]), "attainable should have at least one row"),
+    (lambda: scalarized_regret(SCALARIZATION, [1.0], Y), "achieved should be a torch.Tensor"),
+    (lambda: average_regret([1.0]), "instantaneous should be a torch.Tensor"),
+    (lambda: average_regret(torch.tensor(1.0)), "instantaneous should be `... x T`"),
+    (lambda: regret_certificate(torch.ones(2), torch.ones(3), torch.ones(2)), "radius should have one entry for each"),
+    (lambda: regret_certificate([1.0], torch.ones(2), torch.ones(2)), "lipschitz should be a torch.Tensor"),
+    (lambda: regret_certificate(torch.ones(2), torch.ones(2), -torch.ones(2)), "norm should be finite and >= 0"),
+    (lambda: hypervolume([[1.0]], Y[0]), "achieved should be a torch.Tensor"),
+    (lambda: hypervolume(Y, Y[0, :2]), "ref_point should have one entry for each of the 3"),
+    (lambda: hypervolume(Y[:, :1], Y[0, :1]), "achieved should be `t x n` with n >= 2"),
+    (lambda: hypervolume(spoiled(Y, NAN), Y[0]), "achieved should contain finite"),
+    (lambda: RegretTracker("a", best_of, Y.abs(), None), "scalarization should be a class"),
+    (lambda: RegretTracker(LinearScalarization, None, Y.abs(), None), "best should be a function"),
+    (lambda: RegretTracker(LinearScalarization, best_of, None, None), "weights should be a torch.Tensor"),
+    (lambda: RegretTracker(LinearScalarization, best_of, Y.abs(), Y), "attainable should be `b x N x n`"),
+    (lambda: RegretTracker(LinearScalarization, best_of, Y.abs(), Y[None, :, :2]), "attainable should be"),
+    (lambda: TRACKER.update(Y.abs(), Y), "weights and values should be `b x q x n`"),
+    (lambda: TRACKER.update(Y.abs()[None], Y[None, :, :2]), "values should be"),
+    (lambda: TRACKER.update(Y.abs()[None], Y[None, :2]), "weights and values should be `b x q x n`"),
+    (lambda: TRACKER.update(Y.abs().expand(2, 5, 3), Y.expand(2, 5, 3)), "weights and values should be .* b = 1"),
+    (lambda: TRACKER.update([Y], Y[None]), "weights should be a torch.Tensor"),
+    # Comparison
+    (lambda: compare_kernels(None, None), "train_X should be a torch.Tensor"),
+    (lambda: compare_kernels(X, spoiled(Y, NAN)), "train_Y should contain finite"),
+    (lambda: compare_kernels(X[:1], Y[:1]), "train_X should be `t x d` with t >= 2"),
+    (lambda: compare_kernels(X, Y, "ab"), "kernels should be a non-empty dict or list"),
+    (lambda: compare_kernels(X, Y, [rbf(0.5)]), "should be a multi-task kernel"),
+    (lambda: compare_kernels(X, Y, [KERNEL, KERNEL]), "kernels should be told apart"),
+    (lambda: compare_kernels(X, Y, {"wide": wide_kernel()}), r"kernels\['wide'\] should take points with d = 2"),
+    (lambda: compare_kernels(X, Y, {"stack": stack_of(2)}), r"kernels\['stack'\] should be one kernel"),
+    # Problems
+    (lambda: PerturbedSine()(torch.ones(1, 1).long()), "X should have a floating-point"),
+    (lambda: ShiftedBranin()(torch.ones(1, 2).long()), "X should have a floating-point"),
+    (lambda: RKHSFunction(rbf(0.5), Z, Y), "kernel should be a multi-task kernel"),
+    (lambda: RKHSFunction(stack_of(2), Z[:5], Y), "kernel should be a multi-task kernel without a batch"),
+    (lambda: RKHSFunction(KERNEL, Z[:5], spoiled(Y, NAN)), "coefficients should contain finite"),
+    (lambda: RKHSFunction(KERNEL, Z[:5], Y.float()), "coefficients should have the dtype"),
+    (lambda: RKHSFunction(KERNEL, Z[:5], Y, noise_std="a"), "noise_std should be a number"),
+    (lambda: RKHSFunction.draw(rbf(0.5), Z), "kernel should be a multi-task kernel"),
+    (lambda: RKHSFunction.draw(KERNEL, Z[:0]), "domain should be `N x d`"),
+    (lambda: RKHSFunction.draw(KERNEL, Z, num_centers=0), "num_centers should be an integer"),
+    (lambda: RKHSFunction.draw(KERNEL, Z, seed=1.5), "seed should be an integer"),
+    (lambda: FUNCTION.evaluate_true(Z[:, :1]), "X should be .* d = 2"),
+    (lambda: FUNCTION.evaluate_true([[0.0]]), "X should be a torch.Tensor"),
+    (lambda: FUNCTION.scaled_to(-1.0), "norm should be finite and > 0"),
+    (lambda: FUNCTION.scaled_to(torch.ones(2)), "norm should be one number"),
+    (lambda: RKHSFunction(KERNEL, Z[:5], 0 * Y).scaled_to(1.0), "coefficients should not all be zero"),
+    (lambda: load_sensors(None), "path should be the path of a file"),
+    (lambda: load_sensors("/no/such/file"), "/no/such/file should be a readable text file"),
+    (lambda: load_soil(3), "path should be the path of a file"),
+    (lambda: load_soil("/no/such/file"), "/no/such/file should be a readable text file"),
+    (lambda: FieldProblem.from_halves(("a",), X, Y, X, Y, ""), "values should be .* n = 1 tasks"),
+    (lambda: FieldProblem.from_halves(NAMES, X[:3], Y, X, Y, ""), "values should be .* same leading shape"),
+    (lambda: FieldProblem.from_halves(NAMES, X, Y, X[:3], Y, ""), "readings should be .* same leading shape"),
+    (lambda: FieldProblem.from_halves(NAMES, X, spoiled(Y, NAN), X, Y, ""), "values should contain finite"),
+    (lambda: FieldProblem.from_halves(NAMES, X, Y, X.float(), Y.float(), ""), "kernel_places should have the dtype"),
+    (lambda: FieldProblem.from_halves(NAMES, X, Y, X, torch.ones_like(Y), ""), "a should vary"),
+    # Figures
+    (lambda: plot_regret({}), "curves should be a non-empty dict"),
+    (lambda: plot_regret([1]), "curves should be a non-empty dict"),
+    (lambda: plot_regret({"a": [1.0]}), r"curves\['a'\] should be a torch.Tensor"),
+    (lambda: plot_regret({"a": torch.rand(5)}), r"curves\['a'\] should be `trials x rounds`"),
+    (lambda: plot_regret({"a": torch.rand(0, 5)}), r"curves\['a'\] should be `trials x rounds`"),
+    (lambda: plot_regret({"a": torch.rand(2, 5)}, ax="left"), "ax should be matplotlib axes"),
+    (lambda: plot_certificate({}, {}), "certificates should be a non-empty dict"),
+    (lambda: plot_certificate({}, {"a": torch.rand(2, 5)}), "regrets should have a curve for each"),
+    (lambda: plot_pareto([1], [1]), "attainable should be a torch.Tensor"),
+    (lambda: plot_pareto(Y, Y), "attainable should be `N x 2`"),
+    (lambda: plot_pareto(Y[:, :2], Y[:, :1]), "chosen should be `N x 2`"),
+    (lambda: save_demo({}, Y[:, :2], Y[:, :2], Path("x.png")), "curves should be a non-empty dict"),
+    (lambda: save_demo({"a": torch.rand(2, 5)}, Y[:, :2], Y[:, :2], Path("x.odd")), "should end as a picture does"),
+    (lambda: save_panel("", "", {}, {}, True, []), "curves should be a non-empty dict"),
+    (lambda: save_panel("", "", {"a": torch.rand(2, 5)}, {}, True, [Path("x.odd")]), "should end as a picture does"),
+    # Strategies, once more
+    (lambda: mtkb(norm_bound=torch.ones(2)), "norm_bound should be a number or of the shape"),
+    (lambda: mtkb(noise_scale=torch.ones(2)), "noise_scale should be one number"),
+    (lambda: mtkb(kernel=wide_kernel()), "kernel should take points with d = 2"),
+    (lambda: mtkb(kernel=stack_of(2)), "covar_module should have a batch shape"),
+    (lambda: mtkb(ref_point=Y[0].to("meta")), "ref_point should hold numbers"),
+    (lambda: mtkb(radius=lambda t: None).ask(), r"radius\(t\) should be a number"),
+    (lambda: TOLD.tell(None, None), "x should be numbers of pending points"),
+    (lambda: TOLD.tell(Z[0], None), "y should be a torch.Tensor"),
+    (lambda: TOLD.tell(Z[:1, :1], Y[:1]), "x should be `q x d` with d = 2"),
+    (lambda: TOLD.tell(Z[:2], Y[:1]), "y should be .* same leading shape"),
+    (lambda: TOLD.tell(Z[:1], Y[:1, :2]), "y should be .* n = 3 tasks"),
+    (lambda: TOLD.tell(Z[:1], NAN * Y[:1]), "y should contain finite"),
+    (lambda: TOLD.tell(Z[:1], NAN * Y[:1], allow_missing=True), "y should have a value of at least one task"),
+    (lambda: TOLD.tell(Z[:1], INF * Y[:1], allow_missing=True), "y should contain finite numbers, or NaN"),
+    (lambda: TOLD.tell(Z[:0], Y[:0]), "x should be .* at least one row"),
+    (lambda: TOLD.tell([], Y[:0]), "x should be numbers of pending points"),
+    (lambda: TOLD.tell(Z[:1].float(), Y[:1].float()), "x should have the dtype and device"),
+    (lambda: TOLD.tell(Z[:1].to("meta"), Y[:1]), "x should hold numbers"),
+    (lambda: TOLD.tell([0, 0], Y[:2]), "x should be numbers of pending points"),
+    (lambda: TOLD.tell(True, Y[0]), "x should be numbers of pending points"),
+    (lambda: TOLD.tell([0], Y[:2]), "y should be .* same leading shape"),
+    (lambda: BUDGETED.tell(Z[:1], Y[:1], allow_missing=True), "allow_missing should be False for MTBKB"),
+    (lambda: BUDGETED.tell(Z[:1], spoiled(Y[:1], NAN)), "y should contain finite"),
+    (lambda: TRIALS.tell(Z[:1], Y[:1]), "x should be `2 x q x d`"),
+    (lambda: TOLD.forget("a"), "ids should be numbers of pending points"),
+    (lambda: TOLD.forget(99), "ids should be numbers of pending points"),
+    (lambda: TOLD.forget([]), "ids should be numbers of pending points"),
+    (lambda: TOLD.forget(0.0), "ids should be numbers of pending points"),
+    (lambda: TOLD.ask(None), "q should be an integer"),
+    (lambda: TOLD.ask(-1), "q should be an integer"),
+    (lambda: BUDGETED.ask(torch.tensor(2)), "q should be an integer"),
+    (lambda: FUSSY.ask(), r"radius\(t\) should be a number"),
+    (lambda: TOLD.covariance_norm(Z[:, :1]), "x should be .* d = 2"),
+    (lambda: TOLD.covariance_norm([0.0]), "x should be a torch.Tensor"),
+    (lambda: TOLD.covariance_norm(Z.float()), "x should have the dtype"),
+    (lambda: TRIALS.covariance_norm(Z.expand(3, 7, 2)), "batches of x and of the trials should"),
+    (lambda: TOLD.load_state_dict(None), "state_dict should come from MTKB.* without"),
+    (lambda: TOLD.load_state_dict({}), "state_dict should come from MTKB.* without"),
+    (lambda: TOLD.load_state_dict(BUDGETED.state_dict()), "state_dict should come from a strategy with the same"),
+    (lambda: BUDGETED.load_state_dict(TOLD.state_dict()), "state_dict should come from a strategy with the same"),
+    (lambda: SOBOL.load_state_dict(TOLD.state_dict()), "state_dict should come from a strategy with the same"),
+    (lambda: SOBOL.ask("a"), "q should be an integer"),
+    (lambda: NEHVI(2, bounds=BOX, ref_point=[0.0, 0.0]), "ref_point should be a torch.Tensor"),
+    (lambda: NEHVI(2, bounds=BOX, ref_point=torch.tensor([0.0, NAN])), "ref_point should contain finite"),
+    (lambda: NEHVI(5, bounds=BOX), "num_tasks should be at most 4"),
+    *[
+        entry
+        for kind in (RandomSearch, SobolSearch, NParEGO, NEHVI)
+        for entry in (
+            (lambda kind=kind: kind(0, bounds=BOX), "num_tasks should be an integer"),
+            (lambda kind=kind: kind(2), f"{kind.__name__} should get either bounds or choices"),
+            (lambda kind=kind: kind(2, bounds=BOX, seed=-1), "seed should be an integer"),
+            (
+                lambda kind=kind: kind(2, bounds=BOX, scalarization=HypervolumeScalarization),
+                "scalarization should need nothing but weights",
+            ),
+        )
+    ],
+    *[
+        entry
+        for kind in (ITKB, ITBKB, MOBO)
+        for entry in (
+            (lambda kind=kind: kind(rbf(0.5), bounds=BOX), "kernel should be a multi-task kernel"),
+            (lambda kind=kind: kind(foreign_kernel(), bounds=BOX), "kernel should be one of ours"),
+            (lambda kind=kind: kind(KERNEL), f"{kind.__name__} should get either bounds or choices"),
+            (lambda kind=kind: kind(KERNEL, bounds=BOX, delta=0), "delta should lie in"),
+        )
+    ],
+]
+# Refusals of what this package cannot do, in the host's words for that.
+UNSUPPORTED: list[tuple[Callable[[], object], str]] = [
+    (lambda: MODEL.subset_output([0]).condition_on_observations(Z[:5], Y), "shows 1 of its 3 tasks"),
+    (lambda: GAPPY.leave_one_out(), "leave_one_out should be asked of a model that has seen all tasks"),
+    (lambda: WARPED.leave_one_out(), "outcome_transform Log is not affine"),
+    (lambda: WARPED.log_marginal_likelihood(), "outcome_transform Log is not affine"),
+    (lambda: WARPED.mean(Z), "outcome_transform Log is not affine"),
+    (lambda: construct_inputs_scalarized_ucb(MODEL, objective="a"), "objective should be a WeightedMCMultiOutput"),
+    (lambda: construct_inputs_scalarized_ucb(MODEL, constraints=[1]), "constraints should come with constraints_tuple"),
+]
+# What the host refuses before it reaches us, in its words.
+HOST: list[tuple[Callable[[], object], str]] = [
+    (lambda: PerturbedSine()(torch.rand(5, 2)), "Expected `X` to have shape"),
+    (lambda: PerturbedSine()(torch.full((1, 1), 2.0)), "Expected `X` to be within the bounds"),
+    (lambda: ShiftedBranin()(torch.rand(5, 3)), "Expected `X` to have shape"),
+]
+TABLE = [
+    *[(call, message, ValueError) for call, message in CALLS],
+    *[(call, message, UnsupportedError) for call, message in UNSUPPORTED],
+    *[(call, message, ValueError) for call, message in HOST],
+]
+COMMANDS = [
+    ([], "the following arguments are required"),
+    (["dance"], "invalid choice: 'dance'"),
+    (["demo", "--rounds", "0"], "--rounds: should be a whole number, at least 1, got 0"),
+    (["demo", "--trials", "two"], "--trials: should be a whole number, at least 1, got two"),
+    (["demo", "--out", "/no/such/folder/x.png"], "--out should lie in an existing folder"),
+    (["demo", "--rounds", "1", "--trials", "1", "--out", "x.odd"], "x.odd should end as a picture does"),
+    (["reproduce"], "the following arguments are required: PANEL"),
+    (["reproduce", "fig9"], "PANEL should be among"),
+    (["reproduce", "fig1b", "--algorithms", "MTKBB"], "--algorithms should be among"),
+    (["reproduce", "fig1b", "--seed", "-1"], "--seed: should be a whole number, at least 0, got -1"),
+    (["reproduce", "fig1b", "--batch", "1.5"], "--batch: should be a whole number, at least 1, got 1.5"),
+    (["reproduce", "fig1b", "--device", "meta"], "--device should be usable"),
+    (["reproduce", "fig1b", "--dtype", "float16"], "--dtype should be among float64, float32"),
+    (["reproduce", "fig1b", "--norm-bound", "none"], "--norm-bound should be among exact, paper"),
+    (["reproduce", "fig1b", "--executor", "slurm"], "--executor should be among local, dask"),
+    (["reproduce", "soil", "--soil-data", "/no/such/file"], "/no/such/file should be a readable text file"),
 ]
 
 
-@pytest.mark.parametrize(("call", "message"), CALLS, ids=[f"{i}: {message}" for i, (_, message) in enumerate(CALLS)])
-def test_refusals_say_what_is_wrong(call: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def bits(value: object) -> object:
+    """Nested tuples that are equal only if every bit is."""
+    if isinstance(value, torch.Tensor):
+        return str(value.dtype), tuple(value.shape), value.detach().contiguous().numpy().tobytes()
+    if isinstance(value, dict):
+        return tuple((key, bits(value[key])) for key in sorted(value, key=str))
+    return tuple(map(bits, value)) if isinstance(value, list | tuple) else repr(value)
+
+
+def next_points() -> list[torch.Tensor]:
+    return [copy.deepcopy(strategy).ask(2) for strategy in STRATEGIES if strategy is not FUSSY]
+
+
+def answers() -> dict[str, object]:
+    """What everything that calls are made on has to say."""
+    posteriors = [model.posterior(Z) for model in (MODEL, NYSTROM, NOISY)]
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "models": [[posterior.mean, posterior.covariance_matrix] for posterior in posteriors],
+        "model data": [MODEL.train_inputs[0], MODEL.train_targets, NYSTROM.train_targets, NYSTROM.dictionary],
+        "states": [strategy.state_dict() for strategy in STRATEGIES],
+        "acquisition": [ACQUISITION(Z.unsqueeze(-2)), ACQUISITION.X_pending],
+        "kernel": KERNEL(X).to_dense(),
+        "scalarization": [SCALARIZATION(Y), CONSTRAINTS.probability(Y[0], EYE), WEIGHTS.sample(2, generator=generator)],
+        "function": FUNCTION(Z[:1]),
+        "tracker": [TRACKER.state, copy.deepcopy(TRACKER).update(Y.abs()[None], Y[None])],
+    }
+
+
+BEFORE, POINTS_BEFORE = bits(answers()), bits(next_points())
+# What was expected, what came, and what to do.
+IN_ORDER = re.compile(r"\bshould\b.*\bgot\b.*[.)] \S", flags=re.DOTALL)
+
+
+def refused(call: Callable[[], object]) -> Exception:
+    with pytest.raises((ValueError, UnsupportedError)) as caught:
         call()
+    return caught.value
 
 
-def test_a_refusal_leaves_the_model_usable() -> None:
-    model = ExactMultiTaskGP(X, Y, ICMKernel(rbf(0.5), task_matrix(3)), eta=0.1)
-    before = model.mean(Z)
-    with pytest.raises(ValueError, match="finite"):
-        model.condition_on_observations(Z[:5], spoiled(Y, NAN))
-    assert torch.equal(model.mean(Z), before)
+@pytest.mark.parametrize(
+    ("call", "message", "kind"), TABLE, ids=[f"{i}: {message}" for i, (_, message, _) in enumerate(TABLE)]
+)
+def test_refusals_say_what_is_wrong_and_change_nothing(
+    call: Callable[[], object], message: str, kind: type[Exception]
+) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        call()
+    assert type(caught.value) is kind
+    if (call, message) in CALLS:
+        assert IN_ORDER.search(str(caught.value))
+    assert bits(answers()) == BEFORE
+    if where_refused(caught.value)[0] in strategies.__all__:
+        assert bits(next_points()) == POINTS_BEFORE
+
+
+@pytest.mark.parametrize(("arguments", "message"), COMMANDS, ids=[" ".join(a) for a, _ in COMMANDS])
+def test_commands_are_refused_in_a_sentence(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as failure:
+        main(arguments)
+    assert failure.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+    assert not list(tmp_path.iterdir())
+
+
+def where_refused(error: Exception) -> tuple[str | None, str]:
+    """The class and the name of the call of ours that an error came out of."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for frame in frames:
+        owner = frame.f_locals.get("self", frame.f_locals.get("cls"))
+        owner = owner if isinstance(owner, type) or owner is None else type(owner)
+        is_ours = owner is not None and owner.__module__.startswith("mtbo_torch.")
+        if is_ours or frame.f_globals["__name__"].startswith("mtbo_torch."):
+            return owner.__name__ if is_ours else None, frame.f_code.co_name
+    raise AssertionError("The call did not reach us.")
+
+
+MODULES = (
+    mtbo_torch,
+    comparison,
+    confidence,
+    constructors,
+    feasibility,
+    kernels,
+    metrics,
+    plotting,
+    problems,
+    scalarizations,
+    strategies,
+)
+# Abstract, tested through its children; or made by the package alone.
+NOT_CALLED = {
+    "ComparedKernel",
+    "KernelComparison",
+    "MultiTaskKernel",
+    "Scalarization",
+    "Strategy",
+    "WeightDistribution",
+}
+# What the host calls, not the user; the last two take anything.
+NOT_CALLED_METHODS = {
+    "compute_custom_loss",
+    "construct_inputs",
+    "extra_repr",
+    "forward",
+    "num_outputs_per_input",
+    "train",
+    "upper_bound",
+    "is_fitted_by",
+}
+
+
+def public_callables() -> dict[str, object]:
+    found = {}
+    for module in MODULES:
+        names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
+        for name in names:
+            value = getattr(module, name)
+            if callable(value) and getattr(value, "__module__", "").startswith(module.__name__.split(".")[0]):
+                is_own = hasattr(module, "__all__") or value.__module__ == module.__name__
+                if is_own and name not in NOT_CALLED:
+                    found[name] = value
+    return found
+
+
+def public_methods(kind: type) -> set[str]:
+    """Those with an argument that this package defines."""
+    names = set()
+    for parent in kind.__mro__:
+        if parent.__module__.startswith("mtbo_torch"):
+            for name, value in vars(parent).items():
+                function = getattr(value, "__func__", value)
+                if not name.startswith("_") and inspect.isfunction(function) and function.__code__.co_argcount > 1:
+                    names.add(name)
+    return names - NOT_CALLED_METHODS
+
+
+def test_every_public_callable_is_in_the_table() -> None:
+    places = Counter(where_refused(refused(call)) for call, _, _ in TABLE)
+    ours = (value for module in MODULES for value in vars(module).values() if isinstance(value, type))
+    kinds = {kind.__name__: kind for kind in ours}
+    missing = []
+    for name, value in public_callables().items():
+        if not isinstance(value, type):
+            missing += [] if places[None, name] else [name]
+            continue
+        if not any(owner == name for owner, _ in places):
+            missing.append(name)
+        has_own = value.__init__.__module__.startswith("mtbo_torch") and not is_dataclass(value)
+        if has_own and not places[name, "__init__"]:
+            missing.append(f"{name}.__init__")
+        for method in public_methods(value):
+            callers = [kinds[owner] for owner, place in places if place == method and owner in kinds]
+            if not any(set(definers(value, method)) & set(caller.__mro__) for caller in callers):
+                missing.append(f"{name}.{method}")
+    assert not missing
+    assert len(TABLE) > 450
+
+
+def definers(kind: type, method: str) -> list[type]:
+    return [parent for parent in kind.__mro__ if method in vars(parent)]

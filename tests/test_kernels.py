@@ -72,7 +72,7 @@ def test_batches_can_be_indexed() -> None:
 def test_kernels_move_with_to() -> None:
     for build in KERNELS:
         kernel = build(2, 1).kernel.float()
-        assert kernel(torch.rand(3, 1)).to_dense().dtype == torch.float
+        assert kernel(torch.rand(3, 1, dtype=torch.float)).to_dense().dtype == torch.float
 
 
 def test_a_given_matrix_is_fixed_and_a_learned_one_is_free() -> None:

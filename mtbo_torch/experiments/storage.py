@@ -9,13 +9,14 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from mtbo_torch.checks import checksum
 from mtbo_torch.experiments.algorithms import ALGORITHMS
 
 REGRETS = (
@@ -40,9 +41,17 @@ def write_atomically(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
+    except OSError as error:
+        _remove(draft)
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
     except BaseException:
-        draft.unlink(missing_ok=True)
+        _remove(draft)
         raise
+
+
+def _remove(draft: Path) -> None:
+    with suppress(OSError):  # whatever keeps a file from being written may keep it from being removed
+        draft.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -167,7 +176,8 @@ class Store:
                 yield [algorithm, str(trial), str(first_round + j), *numbers]
 
     def _commit(self) -> None:
-        state = {"rounds": self.rounds, "seconds": self.seconds, "active": self.active}
+        state: dict[str, Any] = {"rounds": self.rounds, "seconds": self.seconds, "active": self.active}
+        state["checksum"] = checksum(state)
         buffer = io.BytesIO()
         torch.save(state, buffer)
         write_atomically(self._path("state.pt"), buffer.getvalue())
@@ -205,11 +215,12 @@ class Store:
         if state_file.exists():
             try:
                 state = torch.load(state_file, weights_only=True)
+                if state.pop("checksum") != checksum(state):
+                    raise ValueError("contents that were changed")
                 self.rounds, self.seconds, self.active = state["rounds"], state["seconds"], state["active"]
             except Exception as error:  # whatever a foreign file makes of torch.load
-                raise ValueError(
-                    f"{state_file} should be readable, got: {str(error).splitlines()[0]}. {ELSEWHERE}"
-                ) from error
+                reason = str(error).split("\n", 1)[0]
+                raise ValueError(f"{state_file} should be readable, got: {reason}. {ELSEWHERE}") from error
         if table.exists():
             self._check_table(table)
 

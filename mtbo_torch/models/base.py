@@ -41,7 +41,7 @@ from mtbo_torch.checks import (
 )
 from mtbo_torch.covariance import JointCovariance
 from mtbo_torch.evaluation import ScaledAtPoints, as_gamma, rescaled
-from mtbo_torch.kernels import learned_kernel, num_tasks_of, shared_parameter
+from mtbo_torch.kernels import learned_kernel, num_tasks_of, require_takes, shared_parameter
 from mtbo_torch.models.fitted import Fitted, OutcomeUnits, Problem, evaluated_mean, learned_outcomes
 from mtbo_torch.noise import ObservedNoise, likelihood_of, noise_of, require_likelihood, seen_variances
 
@@ -105,6 +105,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         self._input_batch_shape = batch_shape
         self._fitted: Fitted | None = None
         self.to(train_X)
+        require_takes("covar_module", covar_module, transformed_X)
 
     @property
     def num_outputs(self) -> int:
@@ -133,9 +134,14 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         """
         return noise_of(self.likelihood)
 
-    def mean(self, X: Tensor) -> Tensor:
-        r"""``... x q x n``, the posterior mean :math:`\mu_t(x)` at ``... x q x d`` points."""
-        fitted, points = self._at(X)
+    def mean(self, X: Tensor, in_acquisition: bool = False) -> Tensor:
+        r"""``... x q x n``, the posterior mean :math:`\mu_t(x)` at ``... x q x d`` points.
+
+        Args:
+            X: ``... x q x d``.
+            in_acquisition: Whether hyper-parameters are taken to be unchanged, as in :meth:`mean_and_norm`.
+        """
+        fitted, points = self._at(X, in_acquisition)
         return self._mean(fitted, points, fitted.regression.mean(points))
 
     def covariance(self, X: Tensor) -> Tensor:
@@ -171,6 +177,8 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
             directions: ``(b) x k x n``, the directions e; by default the n tasks.
         """
         fitted, points = self._at(X, in_acquisition=True)
+        if directions is not None:
+            self._require_directions(directions)
         if directions is not None and self._tasks is not None:
             tasks = torch.tensor(self._tasks, device=directions.device)
             hidden = directions.new_zeros(*directions.shape[:-1], self._num_tasks)
@@ -200,6 +208,11 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
                 ``... x 1 x n``), of values behind the outcome transform.
             posterior_transform: Applied to the result.
         """
+        if posterior_transform is not None and not callable(posterior_transform):
+            raise ValueError(
+                "posterior_transform should be a BoTorch PosteriorTransform, got "
+                f"{type(posterior_transform).__name__}. Leave it out for the posterior as it is."
+            )
         fitted, points = self._at(X, in_outcome_units=False)
         tasks = self._kept(output_indices)
         mean = self._mean(fitted, points, fitted.regression.mean(points), tasks)
@@ -234,11 +247,12 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
                 "noise should only be given to a model built with train_Yvar, got it for one whose noise holds for "
                 "all points. Leave noise out."
             )
-        X = require_tensor("X", X, "Pass one row per point.")
+        self._require_inputs(X)
         Y = require_tensor("Y", Y, "Pass one row per point and one column per task.")
         X, Y = self._expanded(X, Y)
         require_data(X, Y, self._num_tasks, ("X", "Y"), self._allow_missing, self._missing_hint)
-        self._require_inputs(X)
+        if noise is not None:
+            noise = require_tensor("noise", noise, "Pass a variance for each observed value.")
         fitted = self._current()
         with torch.set_grad_enabled(X.requires_grad or botorch_settings.propagate_grads.on()):
             points = self._preprocessed(X)
@@ -298,13 +312,18 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         Args:
             idcs: The indices of the tasks.
         """
-        tasks = self._kept(idcs)
+        tasks = self._kept([] if idcs is None else idcs)
         new = self.with_regression(self.regression)
         new._tasks = tasks
         return new
 
     def with_regression(self, regression: reg.Regression) -> Self:
         """A copy of this model around a regression that grew out of this model's."""
+        if not isinstance(regression, reg.Regression):
+            raise ValueError(
+                f"regression should be a Regression, got {type(regression).__name__}. "
+                "Pass model.regression, or what grew out of it."
+            )
         return self._with_regression(regression, None)
 
     def forward(self, x: Tensor) -> MultitaskMultivariateNormal:
@@ -433,7 +452,8 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
             return self._tasks
         given: Sequence[Any] = indices if isinstance(indices, Sequence) else [None]
         m = self.num_outputs
-        if not given or not all(isinstance(index, Integral) and -m <= int(index) < m for index in given):
+        is_index = [isinstance(i, Integral) and not isinstance(i, bool) and -m <= int(i) < m for i in given]
+        if not given or not all(is_index):
             raise ValueError(
                 f"The indices of outputs should be a list of at least one, each from 0 to {m - 1}, got {indices!r}. "
                 "Count the tasks from zero."
@@ -543,7 +563,21 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
                 f"X should be `... x q x d` with d = {d} (from train_X), got shape {tuple(X.shape)}. "
                 "Pass one row per point and one column per input."
             )
+        if 0 in X.shape[:-2]:
+            raise ValueError(
+                f"X should have no empty batch, got shape {tuple(X.shape)}. Pass at least one set of points."
+            )
         require_same_kind(("train_X", train_X), ("X", X))
+
+    def _require_directions(self, directions: Tensor) -> None:
+        directions = require_tensor("directions", directions, "Pass one row per direction and one column per task.")
+        n = self.num_outputs
+        if directions.dim() < 2 or directions.shape[-1] != n:
+            raise ValueError(
+                f"directions should be `(b) x k x n` with n = {n} tasks, got shape {tuple(directions.shape)}. "
+                "Pass one row per direction and one column per task."
+            )
+        require_batch("directions", directions.shape[:-2], self.batch_shape)
 
     def _hyperparameters(self) -> list[Tensor]:
         names = ("covar_module", "likelihood", "mean_module", "input_transform", "outcome_transform")
@@ -566,16 +600,43 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
 
     def set_train_data(self, inputs: Any = None, targets: Any = None, strict: bool = True) -> None:
         """Exchange the data: inputs before the input transform, targets behind the outcome transform."""
-        if isinstance(inputs, Tensor):
-            require_finite("inputs", inputs)
-        if isinstance(targets, Tensor):
-            require_values("targets", targets, self._allow_missing, self._missing_hint)
+        if inputs is not None:
+            self._require_data_to_exchange("inputs", _only(inputs), self.train_inputs[0], strict)
+        if targets is not None:
+            self._require_data_to_exchange("targets", targets, self.train_targets, strict)
+        X = self.train_inputs[0] if inputs is None else _only(inputs)
+        Y = self.train_targets if targets is None else targets
+        if X.shape[:-1] != Y.shape[:-1]:
+            raise ValueError(
+                f"inputs and targets should have the same leading shape, got shapes {tuple(X.shape)} and "
+                f"{tuple(Y.shape)}. Exchange both at once."
+            )
         super().set_train_data(inputs, targets, strict)
         self._fitted = None
         # BoTorch calls this to go back to the original inputs, too.
         if self._has_transformed_inputs and inputs is not None and inputs is not self._original_train_inputs:
             self._has_transformed_inputs = False
             self._set_transformed_inputs()
+
+    def _require_data_to_exchange(self, name: str, value: object, own: Tensor, strict: bool) -> None:
+        value = require_tensor(name, value, "Pass one row per point.")
+        if strict and value.shape != own.shape:
+            raise ValueError(
+                f"{name} should keep the shape {tuple(own.shape)}, got {tuple(value.shape)}. "
+                "Pass strict=False to exchange it for another."
+            )
+        is_changed = not hasattr(self, "input_transform") and value.shape[-1:] != own.shape[-1:]
+        if value.dim() < 2 or is_changed or (name == "targets" and value.shape[-1] != self._num_tasks):
+            raise ValueError(
+                f"{name} should have {own.shape[-1]} columns as before, got shape {tuple(value.shape)}. "
+                "Build another model for other inputs or tasks."
+            )
+        if strict:
+            require_same_kind((f"the model's {name}", own), (name, value))
+        if name == "inputs":
+            require_finite(name, value)
+        else:
+            require_values(name, value, self._allow_missing, self._missing_hint)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         self._fitted = None
@@ -585,6 +646,11 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_fitted": None, "prediction_strategy": None}
+
+
+def _only(inputs: Any) -> Any:
+    """The inputs, which GPyTorch also takes as a tuple of one."""
+    return inputs[0] if isinstance(inputs, tuple | list) and len(inputs) == 1 else inputs
 
 
 def _require_mean(mean_module: object, num_tasks: int) -> None:

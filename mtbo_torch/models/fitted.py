@@ -73,8 +73,13 @@ class Fitted:
     hyperparameters: tuple[Tensor, ...]
 
     def is_for(self, hyperparameters: list[Tensor]) -> bool:
-        same_number = len(hyperparameters) == len(self.hyperparameters)
-        return same_number and all(map(_equal, hyperparameters, self.hyperparameters))
+        if [value.shape for value in hyperparameters] != [value.shape for value in self.hyperparameters]:
+            return False
+        pairs = list(zip(hyperparameters, self.hyperparameters, strict=True))
+        if any(value.device.type == "cpu" for value in hyperparameters):
+            return all(torch.equal(a, b) or bool(_equal(a, b)) for a, b in pairs)
+        # Elsewhere all at once, to wait for the device only once.
+        return not pairs or bool(torch.stack([_equal(a, b) for a, b in pairs]).all())
 
     @property
     def has_prior_mean(self) -> bool:
@@ -109,8 +114,6 @@ def learned_outcomes(
     return transformed
 
 
-def _equal(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are the same, NaN being equal to NaN."""
-    if torch.equal(a, b):
-        return True
-    return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
+def _equal(a: Tensor, b: Tensor) -> Tensor:
+    """Whether two tensors of one shape are the same, NaN being equal to NaN."""
+    return ((a == b) | (a.isnan() & b.isnan())).all()

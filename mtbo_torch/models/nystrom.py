@@ -13,7 +13,7 @@ from gpytorch.means import Mean
 from torch import Tensor
 
 from mtbo_torch import regression as reg
-from mtbo_torch.checks import require_batch, require_oversampling
+from mtbo_torch.checks import require_batch, require_oversampling, require_seed
 from mtbo_torch.models.base import MultiTaskGPModel
 from mtbo_torch.models.fitted import Problem
 
@@ -72,8 +72,7 @@ class NystromMultiTaskGP(MultiTaskGPModel):
         input_transform: InputTransform | None = None,
     ) -> None:
         require_oversampling(oversampling)
-        if not isinstance(seed, int) or isinstance(seed, bool):
-            raise ValueError(f"seed should be an integer, got {seed!r}. Pass for instance 0.")
+        require_seed("seed", seed)
         super().__init__(
             train_X,
             train_Y,
@@ -110,6 +109,11 @@ class NystromMultiTaskGP(MultiTaskGPModel):
 
     def resample(self, generator: torch.Generator) -> Self:
         """A new model of the same data with a dictionary drawn anew; the newest observation is always in it."""
+        if not isinstance(generator, torch.Generator):
+            raise ValueError(
+                f"generator should be a torch.Generator, got {type(generator).__name__}. "
+                "Pass for instance torch.Generator().manual_seed(0)."
+            )
         return self.with_regression(self._nystrom.resample(generator))
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> Self:

@@ -8,6 +8,7 @@ import torch
 from botorch.test_functions.base import MultiObjectiveTestProblem
 from torch import Tensor
 
+from mtbo_torch.checks import require_tensor
 from mtbo_torch.problems.paper import BRANIN_MEAN, BRANIN_NUM_TASKS, BRANIN_SD
 
 
@@ -37,6 +38,7 @@ class ShiftedBranin(MultiObjectiveTestProblem):
     _is_minimization_by_default = False
 
     def _evaluate_true(self, X: Tensor) -> Tensor:
+        X = require_tensor("X", X, "Pass one row per point.")
         shifts = torch.zeros(BRANIN_NUM_TASKS, 2, dtype=X.dtype, device=X.device)
         tasks = torch.arange(BRANIN_NUM_TASKS)
         shifts[tasks, tasks % 2] = (tasks + 1).to(shifts) / 100

@@ -20,6 +20,7 @@ import torch
 from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
+from mtbo_torch.checks import require_data, require_same_kind
 from mtbo_torch.kernels import ICMKernel, estimate_task_covar
 from mtbo_torch.problems.paper import SENSOR_DAYS, SENSOR_TASKS, SPLIT_SEED
 
@@ -63,6 +64,17 @@ class FieldProblem:
         report: str,
     ) -> FieldProblem:
         """Estimate the kernel from one half, ``m x d`` places and ``m x n`` readings, and take f from the other."""
+        n = len(tasks)
+        for (x_name, X), (y_name, Y) in (
+            (("places", places), ("values", values)),
+            (("kernel_places", kernel_places), ("readings", readings)),
+        ):
+            require_data(X, Y, n, (x_name, y_name))
+            if X.dim() != 2 or len(X) < 2:
+                raise ValueError(
+                    f"{x_name} should be `m x d` with m >= 2, got shape {tuple(X.shape)}. Pass more places."
+                )
+        require_same_kind(("places", places), ("kernel_places", kernel_places))
         if len(places.unique(dim=0)) < len(places):
             raise ValueError("places should all be different, got some twice. Take the mean of what was read there.")
         for name, column in zip(tasks, readings.T, strict=True):
@@ -101,12 +113,13 @@ def fit_squared_exponential(X: Tensor, R: Tensor) -> tuple[float, float]:
     return LENGTHSCALES[best[0]].item(), NUGGETS[best[1]].item()
 
 
-def load_sensors(path: Path) -> FieldProblem:
+def load_sensors(path: Path | str) -> FieldProblem:
     """The Intel lab's motes, from a tidy CSV file or from a folder with `data.txt` and `mote_locs.txt`.
 
     The CSV file, which may be compressed with gzip, has the columns ``mote, x, y, temperature, humidity, light`` and,
     if wished, ``valid``. Malformed lines, implausible readings and broken motes are left out and counted.
     """
+    path = _path(path)
     counts: dict[str, int] = defaultdict(int)
     readings: Iterable[tuple[str, list[float]]]
     if path.is_dir():
@@ -144,8 +157,9 @@ def load_sensors(path: Path) -> FieldProblem:
     return _problem(path, SENSOR_TASKS, X, first, X, second, report)
 
 
-def load_soil(path: Path) -> FieldProblem:
+def load_soil(path: Path | str) -> FieldProblem:
     """The Jura data: the rows whose ``split`` is ``pred`` give the kernel, those with ``val`` give f."""
+    path = _path(path)
     counts: dict[str, int] = defaultdict(int)
     halves: dict[str, list[list[float]]] = {"pred": [], "val": []}
     for row in _table(path, ("Xloc", "Yloc", "split", *SOIL_TASKS), counts):
@@ -242,13 +256,19 @@ def _lines(path: Path) -> Iterator[list[str]]:
     return (line.split() for line in _text(path).splitlines() if line.strip())
 
 
+def _path(path: object) -> Path:
+    if not isinstance(path, str | Path):
+        raise ValueError(f"path should be the path of a file, got {type(path).__name__}. Pass a string or a Path.")
+    return Path(path)
+
+
 def _text(path: Path) -> str:
     try:
         data = path.read_bytes()
         return (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8-sig")
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise ValueError(f"{path} should be a readable text file, got: {reason}.") from error
+        raise ValueError(f"{path} should be a readable text file, got: {reason}. Check the path.") from error
 
 
 def _numbers(cells: Iterable[str]) -> list[float] | None:

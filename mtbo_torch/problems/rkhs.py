@@ -9,7 +9,15 @@ import torch
 from botorch.test_functions.base import MultiObjectiveTestProblem
 from torch import Tensor
 
-from mtbo_torch.checks import require_choices, require_positive, require_tensor
+from mtbo_torch.checks import (
+    require_choices,
+    require_count,
+    require_finite,
+    require_positive,
+    require_same_kind,
+    require_seed,
+    require_tensor,
+)
 from mtbo_torch.kernels import MultiTaskKernel
 from mtbo_torch.problems.paper import NUM_CENTERS
 
@@ -40,6 +48,7 @@ class RKHSFunction(MultiObjectiveTestProblem):
     def __init__(
         self, kernel: MultiTaskKernel, centers: Tensor, coefficients: Tensor, noise_std: float | None = None
     ) -> None:
+        _require_kernel(kernel)
         require_choices("centers", centers)
         coefficients = require_tensor("coefficients", coefficients, "Pass one row per center.")
         if coefficients.shape != (len(centers), kernel.num_tasks):
@@ -47,6 +56,10 @@ class RKHSFunction(MultiObjectiveTestProblem):
                 f"coefficients should be `m x n` = {len(centers)} x {kernel.num_tasks} (from centers and the kernel), "
                 f"got shape {tuple(coefficients.shape)}. Pass one row per center and one column per task."
             )
+        require_same_kind(("centers", centers), ("coefficients", coefficients))
+        require_finite("coefficients", coefficients)
+        if noise_std is not None:
+            require_positive("noise_std", noise_std, "Pass the noise's standard deviation.", allow_zero=True)
         kernel = deepcopy(kernel).requires_grad_(False)
         self.dim, self.num_objectives = centers.shape[-1], kernel.num_tasks
         self.continuous_inds = list(range(self.dim))
@@ -63,6 +76,10 @@ class RKHSFunction(MultiObjectiveTestProblem):
     @classmethod
     def draw(cls, kernel: MultiTaskKernel, domain: Tensor, num_centers: int = NUM_CENTERS, seed: int = 0) -> Self:
         """The paper's random element: centers from the ``N x d`` domain, coefficients uniform on ``[-1, 1]^n``."""
+        _require_kernel(kernel)
+        require_choices("domain", domain)
+        require_count("num_centers", num_centers, "Pass for instance 50.")
+        require_seed("seed", seed)
         generator = torch.Generator().manual_seed(seed)
         centers = domain[torch.randint(len(domain), (num_centers,), generator=generator).to(domain.device)]
         uniform = torch.rand(num_centers, kernel.num_tasks, generator=generator, dtype=torch.double)
@@ -71,6 +88,10 @@ class RKHSFunction(MultiObjectiveTestProblem):
     def scaled_to(self, norm: float) -> Self:
         """The multiple of this function with the given RKHS norm."""
         require_positive("norm", norm, "Pass the norm wanted.")
+        if isinstance(norm, Tensor) and norm.numel() != 1:
+            raise ValueError(f"norm should be one number, got shape {tuple(norm.shape)}. Pass the norm wanted.")
+        if self.norm == 0:
+            raise ValueError("coefficients should not all be zero to be scaled, got the function zero. Draw another.")
         return type(self)(self.kernel, self.centers, self.coefficients * (norm / self.norm), self.noise_std)
 
     def evaluate_true(self, X: Tensor) -> Tensor:
@@ -78,9 +99,23 @@ class RKHSFunction(MultiObjectiveTestProblem):
         return self._evaluate_true(X)
 
     def _evaluate_true(self, X: Tensor) -> Tensor:
+        X = require_tensor("X", X, "Pass one row per point.")
+        if X.shape[-1:] != (self.dim,):
+            raise ValueError(
+                f"X should be `... x d` with d = {self.dim} (from centers), got shape {tuple(X.shape)}. "
+                "Pass one row per point."
+            )
         points = X.unsqueeze(0) if X.dim() == 1 else X
         values = _values(self.kernel, points, self.centers, self.coefficients)
         return values.squeeze(0) if X.dim() == 1 else values
+
+
+def _require_kernel(kernel: object) -> None:
+    if not isinstance(kernel, MultiTaskKernel) or kernel.batch_shape:
+        raise ValueError(
+            f"kernel should be a multi-task kernel without a batch shape, got {type(kernel).__name__}. "
+            "Wrap a scalar kernel as ICMKernel(kernel, task_covar)."
+        )
 
 
 def _values(kernel: MultiTaskKernel, X: Tensor, centers: Tensor, coefficients: Tensor) -> Tensor:

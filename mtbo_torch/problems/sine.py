@@ -8,6 +8,7 @@ import torch
 from botorch.test_functions.base import MultiObjectiveTestProblem
 from torch import Tensor
 
+from mtbo_torch.checks import require_tensor
 from mtbo_torch.problems.paper import SINE_CENTERS, SINE_NUM_TASKS, SINE_PERTURBATION, SINE_WEIGHTS, SINE_WIDTH
 
 
@@ -36,6 +37,7 @@ class PerturbedSine(MultiObjectiveTestProblem):
     _is_minimization_by_default = False
 
     def _evaluate_true(self, X: Tensor) -> Tensor:
+        X = require_tensor("X", X, "Pass one row per point.")
         weights, centers = (
             torch.tensor(value, dtype=X.dtype, device=X.device) for value in (SINE_WEIGHTS, SINE_CENTERS)
         )

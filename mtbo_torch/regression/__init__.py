@@ -10,6 +10,7 @@ from mtbo_torch.regression.base import (
     Regression,
     ScalarKernel,
     SeparableSum,
+    raise_variances,
     sum_all,
     variances_along,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "log_likelihood",
     "nystrom_log_likelihood",
     "operator_norm",
+    "raise_variances",
     "rows_at",
     "sum_all",
     "variances_along",

@@ -73,9 +73,14 @@ def kron(K: Tensor, B: Tensor) -> Tensor:
 def variances_along(covariance: Tensor, directions: Tensor | None) -> Tensor:
     """``... x q x n x n`` covariances along ``(b) x k x n`` directions (None: the tasks), ``... x q x k``."""
     if directions is None:
-        return covariance.diagonal(dim1=-2, dim2=-1)
+        return covariance.diagonal(dim1=-2, dim2=-1).clamp_min(0)
     directions = directions.to(covariance).unsqueeze(-3)
-    return ((directions @ covariance) * directions).sum(dim=-1)
+    return ((directions @ covariance) * directions).sum(dim=-1).clamp_min(0)
+
+
+def raise_variances(covariance: Tensor) -> Tensor:
+    """Covariances ``... x n x n`` with zero for variances that rounding has made negative."""
+    return covariance + torch.diag_embed(covariance.diagonal(dim1=-2, dim2=-1).neg().clamp_min(0))
 
 
 def shared_product(left: Tensor, right: Tensor) -> Tensor:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from mtbo_torch.regression.base import SINGULAR_REMEDY, Folded, MatrixKernel, Regression
+from mtbo_torch.regression.base import SINGULAR_REMEDY, Folded, MatrixKernel, Regression, raise_variances
 from mtbo_torch.regression.growing import InverseCholesky, safe_cholesky
 from mtbo_torch.regression.seen import Seen
 
@@ -42,7 +43,7 @@ class DenseRegression(Regression):
         gram = gram + torch.diag_embed(seen.noise(_noise_diagonal(noise, X, Y.shape[-1])))
         factor = InverseCholesky.of(gram, _floor(noise, X), SINGULAR_REMEDY)
         target = seen.values(Y).unsqueeze(-1)
-        return cls(kernel, noise, X, Y, factor, factor.upper(factor.lower(target.mT)).mT)
+        return cls(kernel, noise, X, Y, factor, factor.upper(factor.lower(target.mT)).mT)._ready()
 
     @property
     def info_gain(self) -> Tensor:
@@ -70,7 +71,7 @@ class DenseRegression(Regression):
             train_Y=torch.cat([self.train_Y, Y], dim=-2),
             factor=factor,
             dual=grown + extension.rows.mT @ residual,
-        )
+        )._ready()
 
     def expand(self, batch_shape: torch.Size) -> DenseRegression:
         return replace(
@@ -122,6 +123,11 @@ class DenseRegression(Regression):
     def _seen(self) -> Seen:
         return Seen.of(self.train_Y)
 
+    def _ready(self) -> Self:
+        """Know what was seen now, not in the first acquisition, which would wait for the device."""
+        self._seen  # noqa: B018
+        return self
+
     def _cross(self, points: Tensor) -> Tensor:
         """``(b) x Pn x nt``, the kernel with what was seen."""
         return self._seen.columns(self.kernel(points, self.train_X))
@@ -131,7 +137,7 @@ class DenseRegression(Regression):
 
     def _covariance(self, points: Tensor, cross: Tensor) -> Tensor:
         projected = self.factor.lower(cross).unflatten(-2, (points.shape[-2], self.num_tasks))
-        return self.kernel.blocks(points) - projected @ projected.mT
+        return raise_variances(self.kernel.blocks(points) - projected @ projected.mT)
 
 
 def operator_norm(covariance: Tensor) -> Tensor:

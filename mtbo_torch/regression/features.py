@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from mtbo_torch.regression.base import MatrixKernel, SeparableSum, variances_along
+from mtbo_torch.regression.base import MatrixKernel, SeparableSum, raise_variances, variances_along
 from mtbo_torch.regression.dense import operator_norm
 from mtbo_torch.regression.kronecker import GroupedKernel
 from mtbo_torch.regression.spectrum import Spectrum, whiten
@@ -189,7 +189,7 @@ class MatrixRows(RowKernel):
 
     def covariance_blocks(self, blocks: Tensor) -> Tensor:
         sd = self.noise.sqrt().unsqueeze(-2)
-        return sd.unsqueeze(-1) * blocks.squeeze(-4) * sd.unsqueeze(-2)
+        return raise_variances(sd.unsqueeze(-1) * blocks.squeeze(-4) * sd.unsqueeze(-2))
 
     def variances(self, blocks: Tensor, directions: Tensor | None) -> Tensor:
         return variances_along(self.covariance_blocks(blocks), directions)

@@ -195,7 +195,7 @@ class NystromRegression(Regression):
             inverse=_minus_outer(self.inverse, directions),
             previous_inverse=self.inverse,
             coefficients=self.coefficients + directions.mT @ residuals,
-            information=self.information + rows.logdet(gain),
+            information=self.information + rows.logdet(gain).clamp_min(0),
             drift=self.drift + rows.whitened_norm(variances).clamp_min(0).sum(dim=-1),
         )
         return appended, directions, residuals
@@ -294,7 +294,7 @@ class NystromRegression(Regression):
         # log det(I + xi v) = size * log(xi) - log det((v + I / xi)^-1)
         eigvals = self.rows.eigvals
         seen = self.inverse.shape[-1] * eigvals.log() - torch.linalg.slogdet(self.inverse).logabsdet
-        return self.rows.logdet(seen + eigvals * unseen) / 2
+        return self.rows.logdet(seen + eigvals * unseen).clamp_min(0) / 2
 
 
 class FollowedNystrom(Followed):

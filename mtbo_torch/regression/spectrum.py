@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -36,7 +37,8 @@ class Spectrum:
         task_covars = task_covars.double()  # a few small matrices, on whose accuracy everything rests
         scale = torch.linalg.matrix_norm(task_covars, keepdim=True).clamp_min(torch.finfo(dtype).tiny)
         # A generic combination has the common eigenvectors and tells apart all groups of directions.
-        mixing = torch.sqrt(torch.arange(2.0, task_covars.shape[-3] + 2).to(task_covars))[:, None, None]
+        numbers = torch.arange(2, task_covars.shape[-3] + 2, dtype=task_covars.dtype, device=task_covars.device)
+        mixing = numbers.sqrt()[:, None, None]
         vectors = torch.linalg.eigh((mixing * task_covars / scale).sum(dim=-3)).eigenvectors.flip(-1)
         rotated = vectors.mT.unsqueeze(-3) @ task_covars @ vectors.unsqueeze(-3)
         values = rotated.diagonal(dim1=-2, dim2=-1)
@@ -92,8 +94,11 @@ class Spectrum:
 
     def total(self, per_group: Tensor) -> Tensor:
         """The sum over all directions of what each group's share, ``(b) x r`` as ``(b)``."""
-        counts = torch.tensor(self.multiplicities, dtype=per_group.dtype, device=per_group.device)
-        return (per_group * counts).sum(dim=-1)
+        return (per_group * self._counts).sum(dim=-1)
+
+    @cached_property
+    def _counts(self) -> Tensor:
+        return torch.tensor(self.multiplicities, dtype=self.eigvals.dtype, device=self.eigvals.device)
 
 
 def whiten(task_covars: Sequence[Tensor], noise: Tensor) -> Tensor:

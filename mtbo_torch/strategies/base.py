@@ -5,17 +5,39 @@ from __future__ import annotations
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
 from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mtbo_torch.checks import require_bounds, require_choices, require_count, require_data
-from mtbo_torch.scalarizations import ChebyshevScalarization, Scalarization, WeightDistribution, default_weights
+from mtbo_torch.checks import checksum, require_bounds, require_choices, require_count, require_data, require_finite
+from mtbo_torch.scalarizations import (
+    ChebyshevScalarization,
+    HypervolumeScalarization,
+    Scalarization,
+    WeightDistribution,
+    default_weights,
+)
 
 WEIGHTS_STREAM = 0x5CA1AB1E
+STATE = {
+    "settings",
+    "space",
+    "train_X",
+    "train_Y",
+    "portions",
+    "asked_weights",
+    "asked_ids",
+    "pending",
+    "num_asked",
+    "generators",
+    "memory",
+    "checksum",
+}
 
 
 class Strategy(ABC):
@@ -108,9 +130,10 @@ class Strategy(ABC):
         """
         require_count("q", q, "Ask for at least one point.")
         dtype = self._space.dtype
-        draws = [self.weights.sample(q, generator=generator, dtype=dtype) for generator in self._weight_generators]
-        weights = torch.stack(draws).reshape(*self.batch_shape, q, self.num_objectives).to(self._space)
-        points = self._propose([self._scalarization_of(w) for w in weights.unbind(dim=-2)])
+        with self._nothing_drawn_if_refused():
+            draws = [self.weights.sample(q, generator=generator, dtype=dtype) for generator in self._weight_generators]
+            weights = torch.stack(draws).reshape(*self.batch_shape, q, self.num_objectives).to(self._space)
+            points = self._propose([self._scalarization_of(w) for w in weights.unbind(dim=-2)])
         self._asked_weights = weights
         self._asked_ids = list(range(self._num_asked, self._num_asked + q))
         self._num_asked += q
@@ -138,15 +161,15 @@ class Strategy(ABC):
         points = x if isinstance(x, Tensor) else torch.stack([self._pending[number] for number in ids or ()], dim=-2)
         points, y = self._checked(points, y, allow_missing)
         settled = self._matching(points) if ids is None else ids
-        with torch.no_grad():
-            self._observe(points, y)
-        self._portions.append(points.shape[-2])
         if self._pending and not settled:
             warnings.warn(
                 f"The point told is none of the {len(self._pending)} pending ones, which stay pending. If it stands "
                 "for one of them, forget that one.",
                 stacklevel=2,
             )
+        with torch.no_grad(), self._nothing_drawn_if_refused():
+            self._observe(points, y)
+        self._portions.append(points.shape[-2])
         for number in settled:
             del self._pending[number]
 
@@ -157,7 +180,7 @@ class Strategy(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue bit for bit; safe for ``torch.save`` and ``torch.load(weights_only=True)``."""
-        return {
+        state = {
             "settings": self._settings(),
             "space": self._space.clone(),
             "train_X": self.train_X,
@@ -170,6 +193,7 @@ class Strategy(ABC):
             "generators": [generator.get_state() for generator in self._all_generators()],
             "memory": self._memory(),
         }
+        return state | {"checksum": checksum(state)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from :meth:`state_dict` of a strategy built with the same arguments.
@@ -177,25 +201,41 @@ class Strategy(ABC):
         A refused state changes nothing.
         """
         expected = f"state_dict should come from {type(self).__name__}.state_dict()"
-        missing = self.state_dict().keys() - state_dict.keys() if isinstance(state_dict, dict) else {"everything"}
+        missing = STATE - state_dict.keys() if isinstance(state_dict, dict) else {"everything"}
         if missing:
             raise ValueError(f"{expected}, got one without {sorted(missing)}. Pass what state_dict() returned.")
         self._require_same_settings(state_dict)
         try:
+            state_dict = deepcopy(state_dict)  # whatever becomes of the caller's
             X, Y = state_dict["train_X"].to(self._space), state_dict["train_Y"].to(self._space)
             require_data(X, Y, self.num_tasks, allow_missing=self._can_miss_values)
+            d = self._space.shape[-1]
+            if X.shape[:-2] != self.batch_shape or X.shape[-1] != d:
+                raise ValueError(f"train_X of shape {tuple(X.shape)}")
             generators = [torch.Generator() for _ in self._all_generators()]
             for generator, state in zip(generators, state_dict["generators"], strict=True):
                 generator.set_state(state)
             portions, asked_weights = list(state_dict["portions"]), state_dict["asked_weights"].to(self._space)
             pending = {int(number): point.to(self._space) for number, point in state_dict["pending"].items()}
             asked_ids, num_asked = list(state_dict["asked_ids"]), int(state_dict["num_asked"])
-            if sum(portions) != X.shape[-2]:
-                raise RuntimeError(f"{X.shape[-2]} observations in portions of {portions}")
+            numbers = [*portions, *asked_ids, *state_dict["pending"], state_dict["num_asked"]]
+            if not all(isinstance(number, int) for number in numbers):
+                raise ValueError("numbers of points that are no integers")
+            if sum(portions) != X.shape[-2] or not all(size > 0 for size in portions):
+                raise ValueError(f"{X.shape[-2]} observations in portions of {portions}")
+            if asked_weights.shape != (*self.batch_shape, len(asked_ids), self.num_objectives):
+                raise ValueError(f"asked_weights of shape {tuple(asked_weights.shape)}")
+            if any(point.shape != (*self.batch_shape, d) for point in pending.values()):
+                raise ValueError(f"pending points that are not of d = {d} inputs")
+            for name, value in (("asked_weights", asked_weights), *((f"pending[{n}]", x) for n, x in pending.items())):
+                require_finite(name, value)
+            if checksum({key: state_dict[key] for key in STATE - {"checksum"}}) != state_dict["checksum"]:
+                raise ValueError("it was changed after it was saved")
             with torch.no_grad():
                 self._recall(X, Y, portions, state_dict["memory"])
-        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
-            raise ValueError(f"{expected}, got one that does not fit together ({error}). Save it again.") from error
+        except Exception as error:  # whatever a foreign state makes of it
+            reason = str(error).split("\n", 1)[0].rstrip(".")
+            raise ValueError(f"{expected}, got one that does not fit together ({reason}). Save it again.") from error
         count = len(self._generators)
         self._generators, self._weight_generators = generators[:count], generators[count:]
         self._portions, self._asked_weights = portions, asked_weights
@@ -242,6 +282,16 @@ class Strategy(ABC):
             rest = [(distance, n) for distance, n in zip(row, self._pending, strict=True) if n not in matching]
             matching += [n for distance, n in sorted(rest)[:1] if distance <= slack]
         return matching
+
+    @contextmanager
+    def _nothing_drawn_if_refused(self) -> Iterator[None]:
+        states = [generator.get_state() for generator in self._all_generators()]
+        try:
+            yield
+        except BaseException:
+            for generator, state in zip(self._all_generators(), states, strict=True):
+                generator.set_state(state)
+            raise
 
     def _all_generators(self) -> list[torch.Generator]:
         return [*self._generators, *self._weight_generators]
@@ -291,12 +341,18 @@ class Strategy(ABC):
         }
 
     def _require_same_settings(self, state_dict: dict[str, Any]) -> None:
-        ours, theirs = self._settings(), state_dict["settings"]
-        if not isinstance(theirs, dict):
-            raise ValueError(f"state_dict should hold its settings, got {theirs!r}. Pass what state_dict() returned.")
-        different = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
+        ours, theirs, space = self._settings(), state_dict["settings"], state_dict["space"]
+        if not isinstance(theirs, dict) or not isinstance(space, Tensor):
+            raise ValueError(
+                f"state_dict should hold its settings and space, got {type(theirs).__name__} and "
+                f"{type(space).__name__}. Pass what state_dict() returned."
+            )
+        different = sorted(
+            (key for key in ours.keys() | theirs.keys() if checksum(ours.get(key)) != checksum(theirs.get(key))),
+            key=str,
+        )
         parts = [f"{key} ({theirs.get(key)} there, {ours.get(key)} here)" for key in different]
-        if not different and not torch.equal(state_dict["space"].to(self._space), self._space):
+        if not different and not torch.equal(space.to(self._space), self._space):
             parts = [f"{ours['space']} (other points)"]
         if parts:
             raise ValueError(
@@ -321,6 +377,11 @@ class RememberingStrategy(Strategy):
         search_space(type(self).__name__, bounds, choices)
         require_count("num_tasks", num_tasks, "Pass the number of tasks.")
         super().__init__(num_tasks, bounds, choices, scalarization, weights, seed)
+        if issubclass(scalarization, HypervolumeScalarization):
+            raise ValueError(
+                f"scalarization should need nothing but weights for {type(self).__name__}, got "
+                f"{scalarization.__name__}, which needs a reference point. Leave it out, or use MTKB."
+            )
         self._X = self._space.new_empty(*self.batch_shape, 0, self._space.shape[-1])
         self._Y = self._space.new_empty(*self.batch_shape, 0, self.num_tasks)
 

@@ -8,7 +8,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from mtbo_torch.checks import require_open_unit, require_oversampling
+from mtbo_torch.checks import require_finite, require_open_unit, require_oversampling
 from mtbo_torch.confidence import DEFAULT_EPSILON, theory_oversampling
 from mtbo_torch.models import DEFAULT_OVERSAMPLING, NystromMultiTaskGP
 from mtbo_torch.regression import Followed, FollowedNystrom, NystromRegression
@@ -78,11 +78,12 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
         appended = state.append(x, y)
         regression = self._nystrom(appended)
         due = self._is_due(regression)
-        if not due.any():
+        share = due.double().mean().item()
+        if share == 0:
             return appended
         regression = regression.with_oversampling(self._current_oversampling(regression.num_observations))
         generator = self._generators if self.batch_shape else self._generators[0]
-        resampled = regression.resample(generator, where=None if due.all() else due)
+        resampled = regression.resample(generator, where=None if share == 1 else due)
         return resampled.follow(state.points) if isinstance(state, Followed) else resampled
 
     def _imagine(self, followed: Followed, x: Tensor, y: Tensor) -> Followed:
@@ -99,15 +100,26 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
 
     def _recalled(self, state: State, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> State:
         tensors = {name: value.to(X.device) for name, value in memory["regression"].items()}
+        for name, value in (*tensors.items(), *memory["followed"].items()):
+            require_finite(name, value)
         restored = self._nystrom(state).restored(X, Y, tensors)
+        require_oversampling(memory["oversampling"])
         restored = restored.with_oversampling(memory["oversampling"])
         state = restored.follow(state.points) if isinstance(state, Followed) else restored
         if isinstance(state, FollowedNystrom):
             state = state.restored({name: value.to(X.device) for name, value in memory["followed"].items()})
+        mean, norm = restored.mean_and_norm(X[..., :1, :])  # what does not fit together shows here
+        if (
+            mean.shape != Y[..., :1, :].shape
+            or restored.info_gain.shape != self.batch_shape
+            or not norm.isfinite().all()
+        ):
+            raise ValueError("a regression whose mean, norm or information gain is of another shape or not finite")
         return state
 
     def _settings(self) -> dict[str, Any]:
-        own = {"epsilon": self.epsilon, "oversampling": self.oversampling, "schedule": self.schedule}
+        oversampling = None if self.oversampling is None else float(self.oversampling)
+        own = {"epsilon": float(self.epsilon), "oversampling": oversampling, "schedule": self.schedule}
         return super()._settings() | own
 
     def _is_due(self, regression: NystromRegression) -> Tensor:

@@ -13,10 +13,18 @@ from botorch.exceptions.errors import ModelFittingError
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from mtbo_torch.acquisition import ScalarizedMultiTaskUCB, constraints_of, require_bound, scalarized_ucb
-from mtbo_torch.checks import require_count, require_finite, require_positive, require_probability, require_tensor
+from mtbo_torch.acquisition import ScalarizedMultiTaskUCB, constraints_of, on_device, require_bound, scalarized_ucb
+from mtbo_torch.checks import (
+    require_broadcast,
+    require_count,
+    require_finite,
+    require_positive,
+    require_probability,
+    require_same_kind,
+    require_tensor,
+)
 from mtbo_torch.confidence import RADII, mobo_radius
-from mtbo_torch.kernels import MultiTaskKernel, learned_kernel, num_tasks_of, shared_parameter
+from mtbo_torch.kernels import MultiTaskKernel, learned_kernel, num_tasks_of, require_takes, shared_parameter
 from mtbo_torch.learning import Units, learn_kernel
 from mtbo_torch.models import ExactMultiTaskGP, MultiTaskGPModel
 from mtbo_torch.noise import set_noise
@@ -75,6 +83,10 @@ class KernelStrategy(Strategy, Generic[ModelT]):
             require_positive("norm_bound", norm_bound, "Pass a bound of the objective's RKHS norm.", allow_zero=True)
         if noise_scale is not None:
             require_positive("noise_scale", noise_scale, "Pass the noise's standard deviation.", allow_zero=True)
+            if isinstance(noise_scale, Tensor) and noise_scale.dim():
+                raise ValueError(
+                    f"noise_scale should be one number, got shape {tuple(noise_scale.shape)}. Pass the largest of them."
+                )
         if eta is not None:
             _require_eta(eta)
         elif refit_every is None:
@@ -93,13 +105,20 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         self.radius_rule, self.bound, self.refit_every = radius, bound, refit_every
         self.num_restarts, self.raw_samples = num_restarts, raw_samples
         super().__init__(num_tasks, bounds, choices, scalarization, weights, seed, num_objectives)
+        if isinstance(norm_bound, Tensor) and norm_bound.shape not in ((), self.batch_shape):
+            raise ValueError(
+                f"norm_bound should be a number or of the shape {tuple(self.batch_shape)} of the trials (from seed), "
+                f"got shape {tuple(norm_bound.shape)}. Pass one number for all."
+            )
         self.ref_point = _checked_ref_point(ref_point, scalarization, num_objectives)
-        self.constraints = None if constraints is None else constraints_of(constraints, num_tasks)
+        own = None if constraints is None else constraints_of(constraints, num_tasks)
+        self.constraints = None if own is None else on_device(own, space.device)
         self._no_X = self._space.new_empty(*self.batch_shape, 0, self._space.shape[-1])
         self._no_Y = self._space.new_empty(*self.batch_shape, 0, self.num_tasks)
         if not isinstance(kernel, Kernel):
             kernel = learned_kernel(num_tasks, space.shape[-1], self.batch_shape)
         self._kernel = self._own_kernel(deepcopy(kernel))
+        require_takes("kernel", deepcopy(self._kernel).to(space), space)
         if refit_every is not None:
             _require_own_parameters(self._kernel, self.batch_shape)
         self._units = None if refit_every is None else Units.of(self._space, self._no_Y)
@@ -174,6 +193,14 @@ class KernelStrategy(Strategy, Generic[ModelT]):
 
         With `refit_every` it is that of the standardised values.
         """
+        d = self._space.shape[-1]
+        x = require_tensor("x", x, "Pass one row per point.")
+        if x.dim() < 2 or x.shape[-1] != d:
+            raise ValueError(
+                f"x should be `(b) x q x d` with d = {d}, got shape {tuple(x.shape)}. Pass one row per point."
+            )
+        require_same_kind(("the search space", self._space), ("x", x))
+        require_broadcast("The batches of x and of the trials", x.shape[:-2], self.batch_shape)
         with torch.no_grad():
             return self._regression.covariance_norm(self._inside(x))
 
@@ -231,8 +258,12 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         if self._units is not None:
             units = Units.of(self._space, Y[..., :renewed_at, :])
             units.outcomes.load_state_dict(memory["outcomes"])
+            for name, value in units.outcomes.named_buffers():
+                require_finite(name, value)
             prior = self._model_of(self._no_X, self._no_Y, prior.covar_module, memory["noise"].to(X))
         prior.covar_module.load_state_dict(memory["kernel"])
+        for name, parameter in prior.covar_module.named_parameters():
+            require_finite(name, parameter)
         inside = (X, Y) if units is None else (units.x(X), units.y(Y))
         state = self._recalled(self._follow(prior.regression, units), *inside, _since(portions, renewed_at), memory)
         self._prior, self._state, self._units = prior, state, units

@@ -79,5 +79,7 @@ class SobolSearch(RememberingStrategy):
 
     def _recall(self, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> None:
         scrambles, num_drawn = [int(seed) for seed in memory["scrambles"]], int(memory["num_drawn"])
+        if len(scrambles) != len(self._scrambles) or num_drawn < 0:
+            raise ValueError(f"{len(scrambles)} scrambles after {num_drawn} draws")
         super()._recall(X, Y, portions, memory)
         self._scrambles, self._num_drawn = scrambles, num_drawn

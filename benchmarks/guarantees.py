@@ -1,0 +1,303 @@
+"""How often the confidence bounds hold, and how much room they leave: ``make bench-guarantees``.
+
+Functions drawn from the RKHS with their exact norms, the real strategies, all trials of a setting as one batch. In each
+run the smallest radius is recorded that would have covered f at every point in every round; a run is covered if the
+strategy's radius is never below it. The theorems promise that of a share of 1 - delta of the runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from unittest.mock import patch
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from mtbo_torch import MTBKB, MTKB, ICMKernel, exact_radius, nystrom_radius, theory_oversampling
+from mtbo_torch.experiments.instances import FiniteInstances
+from mtbo_torch.experiments.panels import base_kernel
+from mtbo_torch.metrics import regret_certificate
+from mtbo_torch.problems import RKHSFunction
+from mtbo_torch.strategies.kernelized import KernelStrategy
+
+Noise = Callable[..., Tensor]
+LENGTHSCALE = 0.2
+EPSILON = 0.5
+DELTAS = (0.1, 0.5)
+PROVED = ("MT-KB", "MT-KB-ellipsoid", "MT-BKB")
+ALGORITHMS = (*PROVED, "MT-BKB, q = 3")
+# What happens by chance less often than this is a miss.
+RARE = 1e-3
+# Rounding where a bound is attained, relative.
+SLACK = {torch.float64: 1e-9, torch.float32: 1e-4}
+
+
+@dataclass(frozen=True)
+class Trace:
+    r"""What b runs of T rounds showed.
+
+    Attributes:
+        radius: ``b x (T + 1)``, the strategy's after t = 0, ..., T observations.
+        needed: ``b x (T + 1)``, :math:`\max_x \|f(x) - \mu_t(x)\| / \|\Gamma_t(x, x)\|^{1/2}`.
+        needed_along: ``b x (T + 1)``, :math:`\max_{x, e} |e^T (f(x) - \mu_t(x))| / (e^T \Gamma_t(x, x) e)^{1/2}`
+            over the tasks and some random directions.
+        needed_in_all: The same over all directions, :math:`\max_x (r^T \Gamma_t(x, x)^{-1} r)^{1/2}` with
+            :math:`r = f(x) - \mu_t(x)`.
+        regret: ``b x T``, the cumulative one.
+        certificate: ``b x T``, what it may not exceed.
+    """
+
+    radius: Tensor
+    needed: Tensor
+    needed_along: Tensor
+    needed_in_all: Tensor
+    regret: Tensor
+    certificate: Tensor
+
+
+def share_of(holds: Tensor) -> float:
+    """The share of the ``b x T`` runs in which something holds in every round."""
+    return holds.all(dim=-1).double().mean().item()
+
+
+def share_covered(needed: Tensor, radius: Tensor) -> float:
+    """The share of runs whose radius is never below the one needed."""
+    return share_of(needed <= radius * (1 + SLACK[radius.dtype]))
+
+
+def share_certified(trace: Trace) -> float:
+    """The share of runs whose regret is never above the certificate."""
+    return share_of(trace.regret <= trace.certificate * (1 + SLACK[trace.regret.dtype]))
+
+
+def play(strategy: KernelStrategy, instances: FiniteInstances, rounds: int, noise: Noise = torch.randn) -> Trace:
+    """Run a strategy on as many functions side by side as it has trials."""
+    f, choices, n = instances.table, instances.choices, instances.num_tasks
+    generator = torch.Generator().manual_seed(7)
+    directions = torch.cat([torch.eye(n), torch.randn(8, n, generator=generator)]).to(f)
+    radii, needed, choosing, regrets = [strategy.radius], [_needed(strategy, f, choices, directions)], [], []
+    for _ in range(rounds):
+        x = strategy.ask()
+        scalarization = strategy.scalarization(strategy.asked_weights.squeeze(-2))
+        values = instances.values(x)
+        regrets.append(scalarization(f).amax(dim=-1) - scalarization(values).squeeze(-1))
+        choosing.append((scalarization.lipschitz, strategy.radius, strategy.covariance_norm(x).squeeze(-1)))
+        draws = noise(values.shape, generator=generator, dtype=torch.double).to(values)
+        strategy.tell(x, values + instances.noise_scale * draws)
+        radii.append(strategy.radius)
+        needed.append(_needed(strategy, f, choices, directions))
+    ball, along, in_all = (torch.stack(column, dim=-1) for column in zip(*needed, strict=True))
+    certificate = regret_certificate(*(torch.stack(column, dim=-1) for column in zip(*choosing, strict=True)))
+    regret = torch.stack(regrets, dim=-1).cumsum(dim=-1)
+    return Trace(torch.stack(radii, dim=-1), ball, along, in_all, regret, certificate)
+
+
+@torch.no_grad()
+def _needed(strategy: KernelStrategy, f: Tensor, choices: Tensor, directions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``b`` each, from the covariances alone."""
+    model = strategy.model
+    error, covariance = f - model.mean(choices), model.covariance(choices)
+    variances, vectors = torch.linalg.eigh(covariance)
+    ball = error.norm(dim=-1) / variances[..., -1].sqrt()
+    along = (error @ directions.mT).abs() / torch.einsum("ki,...ij,kj->...k", directions, covariance, directions).sqrt()
+    turned = (error.unsqueeze(-2) @ vectors).squeeze(-2)
+    in_all = (turned.square() / variances).sum(dim=-1).sqrt()
+    return ball.amax(dim=-1), along.amax(dim=(-2, -1)), in_all.amax(dim=-1)
+
+
+def signs(shape: torch.Size, *, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    """Noise that is 1 or -1: sub-Gaussian with constant 1, as the normal one."""
+    return 2.0 * torch.randint(2, shape, generator=generator).to(dtype) - 1
+
+
+def functions(
+    num_trials: int, num_tasks: int, choices: Tensor, noise_scale: float, num_centers: int, norm: float | None = None
+) -> FiniteInstances:
+    """Random elements of the RKHS, a random B = A^T A for each; scaled to a norm, if one is given."""
+    base, generator = base_kernel(LENGTHSCALE, choices), torch.Generator().manual_seed(0)
+    A = torch.rand(num_trials, num_tasks, num_tasks, generator=generator, dtype=torch.double)
+    return _instances(ICMKernel(base, (A.mT @ A).to(choices)), num_trials, choices, noise_scale, num_centers, norm)
+
+
+def far_points(
+    num_trials: int, num_tasks: int, num_points: int, noise_scale: float, norm: float, like: Tensor
+) -> FiniteInstances:
+    """Functions on points that have nothing to do with each other, and B = I: here the bounds are almost attained.
+
+    With one point f and noise have no direction but those that the bound is about.
+    """
+    choices = 100.0 * torch.arange(num_points, dtype=torch.double).unsqueeze(-1).to(like)
+    kernel = ICMKernel(base_kernel(LENGTHSCALE, choices), torch.eye(num_tasks).to(like))
+    return _instances(kernel, num_trials, choices, noise_scale, 2 * num_points, norm)
+
+
+@torch.no_grad()
+def _instances(
+    kernel: ICMKernel, num_trials: int, choices: Tensor, noise_scale: float, num_centers: int, norm: float | None
+) -> FiniteInstances:
+    ((_, B),) = kernel.terms()
+    B = B.expand(num_trials, *B.shape[-2:])
+    draws = [RKHSFunction.draw(ICMKernel(kernel.base_kernel, b), choices, num_centers, seed=i) for i, b in enumerate(B)]
+    drawn = draws if norm is None else [f.scaled_to(norm) for f in draws]
+    table = torch.stack([f.evaluate_true(choices) for f in drawn])
+    return FiniteInstances(kernel, torch.tensor([f.norm for f in drawn]).to(choices), noise_scale, choices, table)
+
+
+# What a bug would do to the arguments of a radius: information gain, b, sigma, eta, delta, and perhaps epsilon.
+BROKEN: dict[str, Callable[..., tuple]] = {
+    "half of b left out": lambda gain, b, *rest: (gain, b / 2, *rest),
+    "three quarters of b left out": lambda gain, b, *rest: (gain, b / 4, *rest),
+    "sigma dropped": lambda gain, b, sigma, *rest: (gain, b, 0.0, *rest),
+    "variance for sigma": lambda gain, b, sigma, *rest: (gain, b, sigma**2, *rest),
+    "another eta (4 times)": lambda gain, b, sigma, eta, *rest: (gain, b, sigma, 4 * eta, *rest),
+    "sigma not over root eta": lambda gain, b, sigma, eta, *rest: (gain, b, sigma, 1.0, *rest),
+    "half of the gain": lambda gain, *rest: (gain / 2, *rest),
+    "gain left out": lambda gain, *rest: (0 * gain, *rest),
+    "delta left out": lambda gain, b, sigma, eta, delta, *rest: (gain, b, sigma, eta, 1.0, *rest),
+}
+
+
+@contextmanager
+def broken(change: Callable[..., tuple]) -> Iterator[None]:
+    """MT-KB and MT-BKB with radii of other arguments than they should have."""
+    with (
+        patch("mtbo_torch.strategies.mtkb.exact_radius", lambda *given: exact_radius(*change(*given))),
+        patch("mtbo_torch.strategies.mtbkb.nystrom_radius", lambda *given: nystrom_radius(*change(*given))),
+    ):
+        yield
+
+
+def strategy_of(name: str, instances: FiniteInstances, eta: float, delta: float, horizon: int) -> KernelStrategy:
+    """A strategy that is told the truth; MT-BKB with the theory's dictionaries."""
+    kind, options = {
+        "MT-KB": (MTKB, {}),
+        "MT-KB-ellipsoid": (MTKB, {"bound": "ellipsoid"}),
+        "MT-BKB": (MTBKB, {"epsilon": EPSILON, "oversampling": theory_oversampling(horizon, delta, EPSILON)}),
+        "MT-BKB, q = 3": (MTBKB, {"epsilon": EPSILON, "oversampling": 3.0}),
+    }[name]
+    return kind(
+        instances.kernel,
+        choices=instances.choices,
+        norm_bound=instances.norm_bound,
+        noise_scale=instances.noise_scale,
+        eta=eta,
+        delta=delta,
+        seed=list(range(len(instances.norm_bound))),
+        **options,
+    )
+
+
+def by_chance(share: float, trials: int, delta: float) -> float:
+    """The probability of a share as low as this if each run is covered with probability 1 - delta."""
+    counts = torch.arange(round(share * trials) + 1, dtype=torch.double)
+    chances = torch.distributions.Binomial(trials, torch.tensor(1 - delta, dtype=torch.double)).log_prob(counts)
+    return chances.exp().sum().item()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Functions, and for how long they are played on.
+
+    Attributes:
+        title: Of its rows.
+        instances: Drawn when they are needed.
+        eta: The regulariser.
+        rounds: T.
+        noise: Of standard deviation one.
+    """
+
+    title: str
+    instances: Callable[[], FiniteInstances]
+    eta: float
+    rounds: int
+    noise: Noise = torch.randn
+
+
+def problems(trials: int) -> list[Problem]:
+    like = torch.empty(0, dtype=torch.double)
+    grid = torch.linspace(0, 1, 101, dtype=torch.double).unsqueeze(-1)
+    return [
+        Problem("RKHS, 2 tasks", lambda: functions(trials, 2, grid[::2], 0.1, 10), 0.1, 100),
+        Problem("RKHS, 20 tasks", lambda: functions(trials // 2, 20, grid[::5], 0.1, 10), 0.1, 60),
+        Problem("one point, noise", lambda: far_points(2 * trials, 4, 1, 0.5, 0.05, like), 0.5, 200),
+        Problem("one point, signs", lambda: far_points(2 * trials, 4, 1, 0.5, 0.05, like), 0.5, 200, signs),
+        Problem("two points, norm", lambda: far_points(2 * trials, 1, 2, 0.01, 2.0, like), 0.5, 60),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=200)
+    trials = parser.parse_args().trials
+    missed = print_shares(problems(trials))
+    print()
+    print_broken(problems(trials))
+    sys.exit(1 if missed else 0)
+
+
+def print_shares(settings: list[Problem]) -> int:
+    """One line for each problem, algorithm and delta; returns how many miss what they should hold."""
+    print(
+        f"{'problem':<20}{'algorithm':<17}{'runs':>5}{'T':>5}{'delta':>7}{'covered':>9}{'in all e':>10}"
+        f"{'by chance':>11}{'room':>7}{'certified':>11}{'regret/cert.':>14}{'s':>6}"
+    )
+    missed = 0
+    progress = tqdm(total=len(settings) * len(ALGORITHMS) * len(DELTAS), disable=None)
+    for problem in settings:
+        instances = problem.instances()
+        b = len(instances.norm_bound)
+        for algorithm in ALGORITHMS:
+            for delta in DELTAS:
+                start = time.perf_counter()
+                trace = play(
+                    strategy_of(algorithm, instances, problem.eta, delta, problem.rounds),
+                    instances,
+                    problem.rounds,
+                    problem.noise,
+                )
+                ball, along = (share_covered(n, trace.radius) for n in (trace.needed, trace.needed_in_all))
+                certified, chance = share_certified(trace), by_chance(min(ball, along), b, delta)
+                # The radius could be shorter by this factor, and the share still be 1 - delta.
+                room = (trace.needed_in_all / trace.radius).amax(dim=-1).quantile(1 - delta).item()
+                closest = (trace.regret / trace.certificate).max().item()
+                holds = algorithm not in PROVED or (chance >= RARE and by_chance(certified, b, delta) >= RARE)
+                missed += not holds
+                progress.update()
+                progress.write(
+                    f"{problem.title:<20}{algorithm:<17}{b:>5}{problem.rounds:>5}{delta:>7g}{ball:>9.3f}{along:>10.3f}"
+                    f"{chance:>11.2g}{room:>7.2f}{certified:>11.3f}{closest:>14.3f}"
+                    f"{time.perf_counter() - start:>6.0f}{'' if holds else '  MISSED'}",
+                    file=sys.stdout,
+                )
+    progress.close()
+    return missed
+
+
+def print_broken(settings: list[Problem], delta: float = 0.1) -> None:
+    """The shares with radii that are wrong, of f covered in all directions and of regrets certified."""
+    names = ("RKHS, 2 tasks", "one point, noise", "two points, norm")
+    shown = [(problem, problem.instances()) for problem in settings if problem.title in names]
+    print(f"{'covered / certified':<32}" + "".join(f"{problem.title:>20}" for problem, _ in shown))
+    for algorithm in ("MT-KB", "MT-BKB"):
+        for name, change in {"as it should be": lambda *given: given, **BROKEN}.items():
+            cells = []
+            for problem, instances in shown:
+                with broken(change):
+                    strategy = strategy_of(algorithm, instances, problem.eta, delta, 60)
+                    trace = play(strategy, instances, 60)
+                covered = share_covered(trace.needed_in_all, trace.radius)
+                cells.append(f"{covered:.3f} / {share_certified(trace):.3f}")
+            print(f"{algorithm + ': ' + name:<32}" + "".join(f"{cell:>20}" for cell in cells), flush=True)
+
+
+if __name__ == "__main__":
+    main()
