@@ -30,6 +30,7 @@ from mtbo_torch.learning import Units, learn_kernel
 from mtbo_torch.models import ExactMultiTaskGP
 from mtbo_torch.progress import progress_bar
 from mtbo_torch.regression import NotPositiveDefiniteError
+from mtbo_torch.tables import html_table, text_table
 
 # Smaller differences of log densities say little, whatever their standard error (Sivula et al. 2020, "Uncertainty in
 # Bayesian leave-one-out cross-validation based model comparison"); a fit that stopped a little early makes such ones.
@@ -115,17 +116,10 @@ class KernelComparison:
         return row.num_parameters - self.reference.num_parameters
 
     def __repr__(self) -> str:
-        table = list(self._table())
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = [
-            "  ".join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])]).rstrip() for cells in table
-        ]
-        return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:], "", self._explanation, self.verdict])
+        return "\n".join([text_table(list(self._table())), "", self._explanation, self.verdict])
 
     def _repr_html_(self) -> str:
-        head, *body = self._table()
-        lines = [_html_row(head, "th"), "</thead><tbody>", *[_html_row(cells, "td") for cells in body]]
-        table = "\n".join(["<table><thead>", *lines, "</tbody></table>"])
+        table = html_table(list(self._table()))
         return f"{table}\n<p>{html.escape(self._explanation)}</p>\n<p><b>{html.escape(self.verdict)}</b></p>"
 
     def _table(self) -> Iterator[tuple[str, ...]]:
@@ -301,12 +295,3 @@ def _is_independent(kernel: Kernel) -> bool:
     if not isinstance(kernel, MultiTaskKernel):
         return False
     return all(not B.requires_grad and not (B - B.diagonal().diag()).any() for _, B in kernel.terms())
-
-
-def _html_row(cells: Sequence[str], tag: str) -> str:
-    sides = ["left", *["right"] * (len(cells) - 1)]
-    styled = [
-        f'<{tag} style="text-align: {side}">{html.escape(cell)}</{tag}>'
-        for side, cell in zip(sides, cells, strict=True)
-    ]
-    return f"<tr>{''.join(styled)}</tr>"

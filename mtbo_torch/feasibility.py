@@ -101,6 +101,18 @@ class OutcomeConstraints(torch.nn.Module):
         own.offset, own.scale = self.offset + self.scale * offset, self.scale * scale
         return own
 
+    def hold(self, Y: Tensor) -> Tensor:
+        """``...``, whether all hold for values ``... x n``, up to rounding."""
+        Y = require_tensor("Y", Y, "Pass one column per task.")
+        if Y.shape[-1:] != (self.num_tasks,):
+            raise ValueError(
+                f"Y should be `... x n` with n = {self.num_tasks} tasks (from A), got shape {tuple(Y.shape)}. "
+                "Pass all tasks."
+            )
+        A, Y = self.A.to(Y), self.offset.to(Y) + self.scale.to(Y) * Y
+        outcomes, rounding = Y @ A.mT, 8 * torch.finfo(Y.dtype).eps * (Y.abs() @ A.abs().mT)
+        return ((outcomes >= self.lower.to(Y) - rounding) & (outcomes <= self.upper.to(Y) + rounding)).all(dim=-1)
+
     def probability(self, mean: Tensor, covariance: Tensor) -> Tensor:
         r"""``...``, the probability that all hold for :math:`y \sim N(\mu, \Gamma)`, differentiable.
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import torch
+from botorch.models.model import Model
 from botorch.utils.multi_objective.pareto import is_non_dominated
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from mtbo_torch.checks import require_finite, require_tensor
+from mtbo_torch.checks import require_finite, require_positive, require_tensor
 from mtbo_torch.experiments.storage import write_atomically
 
 # Okabe and Ito's palette: distinguishable with any kind of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", ":")
 MOST_BANDS = 3
+MOST_NUMBERED = 12
 
 
 def plot_regret(curves: Mapping[str, Tensor], ax: Axes | None = None, ylabel: str = "time-average regret") -> Axes:
@@ -27,11 +30,24 @@ def plot_regret(curves: Mapping[str, Tensor], ax: Axes | None = None, ylabel: st
 
     The standard deviation is a band for up to three curves, and bars at some rounds for more; downwards it is drawn to
     a tenth of the mean at most, for logarithmic axes.
+
+    Args:
+        curves: ``trials x rounds`` for each algorithm, by name.
+        ax: Where to draw; a new figure if not given.
+        ylabel: Which regret it is.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch.metrics import average_regret
+        >>> from mtbo_torch.plotting import plot_regret
+        >>> ax = plot_regret({"random": average_regret(torch.rand(5, 100))})
+        >>> ax.get_ylabel()
+        'time-average regret'
     """
     _require_curves("curves", curves)
     ax = _axes(ax)
     for i, (name, curve) in enumerate(curves.items()):
-        colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS)]
+        colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % len(STYLES)]
         _draw_mean(ax, curve, colour, style, name)
         if len(curves) <= MOST_BANDS:
             _draw_band(ax, curve, colour)
@@ -43,7 +59,22 @@ def plot_regret(curves: Mapping[str, Tensor], ax: Axes | None = None, ylabel: st
 
 
 def plot_certificate(regrets: Mapping[str, Tensor], certificates: Mapping[str, Tensor], ax: Axes | None = None) -> Axes:
-    """The time-average regret, and dashed what the theorem guarantees of it, each ``trials x rounds``."""
+    """The time-average regret, and dashed what the theorem guarantees of it, on a logarithmic axis.
+
+    Args:
+        regrets: ``trials x rounds`` for each algorithm, by name.
+        certificates: The same for the certificates, see :func:`~mtbo_torch.metrics.regret_certificate`, divided by the
+            number of rounds.
+        ax: Where to draw; a new figure if not given.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch.plotting import plot_certificate
+        >>> regret = 1 / torch.arange(1, 101).sqrt().expand(5, 100)
+        >>> ax = plot_certificate({"MT-KB": regret}, {"MT-KB": 20 * regret})
+        >>> ax.get_yscale()
+        'log'
+    """
     _require_curves("certificates", certificates)
     missing = sorted(certificates.keys() - regrets.keys()) if isinstance(regrets, Mapping) else list(certificates)
     if missing:
@@ -64,9 +95,9 @@ def plot_certificate(regrets: Mapping[str, Tensor], certificates: Mapping[str, T
 
 def _axes(ax: object) -> Axes:
     if ax is None:
-        return plt.gca()
+        return plt.subplots(layout="constrained")[1]
     if not isinstance(ax, Axes):
-        raise ValueError(f"ax should be matplotlib axes, got {type(ax).__name__}. Leave it out for the current ones.")
+        raise ValueError(f"ax should be matplotlib axes, got {type(ax).__name__}. Leave it out for a new figure.")
     return ax
 
 
@@ -83,7 +114,7 @@ def _require_curves(name: str, curves: object) -> None:
 
 
 def _draw_mean(ax: Axes, curve: Tensor, colour: str, style: str, label: str) -> None:
-    ax.plot(range(1, curve.shape[-1] + 1), curve.mean(dim=0), color=colour, linestyle=style, label=label)
+    ax.plot(range(1, curve.shape[-1] + 1), _plain(curve).mean(dim=0), color=colour, linestyle=style, label=label)
 
 
 def _draw_band(ax: Axes, curve: Tensor, colour: str) -> None:
@@ -101,29 +132,206 @@ def _draw_bars(ax: Axes, curve: Tensor, colour: str, place: float) -> None:
 
 def _spread(curve: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, and the standard deviation below and above it; below it stays positive, for a logarithmic axis."""
+    curve = _plain(curve)
     mean, sd = curve.mean(dim=0), curve.std(dim=0, correction=min(1, len(curve) - 1))
     return mean, torch.minimum(sd, 0.9 * mean.clamp_min(0)), sd
 
 
-def plot_pareto(attainable: Tensor, chosen: Tensor, ax: Axes | None = None) -> Axes:
-    """The values of two tasks on the domain ``N x 2``, its Pareto front, and the ones that were chosen ``t x 2``."""
-    for label, value in (("attainable", attainable), ("chosen", chosen)):
-        value = require_tensor(label, value, "Pass one row per point.")
-        if value.dim() != 2 or value.shape[-1] != 2:
-            raise ValueError(
-                f"{label} should be `N x 2`, the values of two tasks, got shape {tuple(value.shape)}. Pick two columns."
-            )
-        require_finite(label, value)
+def plot_pareto(chosen: Tensor, attainable: Tensor | None = None, ax: Axes | None = None) -> Axes:
+    """The values of two objectives, both to be maximised, that were chosen, and the front they make.
+
+    Args:
+        chosen: ``t x 2``, in the order of the rounds, which their colours tell.
+        attainable: ``N x 2``, what can be attained, or just its front: drawn behind, with its Pareto front.
+        ax: Where to draw; a new figure if not given.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch.plotting import plot_pareto
+        >>> angle = torch.linspace(0, 1.57, 100)
+        >>> circle = torch.stack([angle.cos(), angle.sin()], dim=-1)
+        >>> ax = plot_pareto(0.9 * circle[::10], attainable=circle)
+    """
+    _require_pairs("chosen", chosen)
+    if attainable is not None:
+        _require_pairs("attainable", attainable)
     ax = _axes(ax)
-    front = attainable[is_non_dominated(attainable)]
-    ax.plot(attainable[:, 0], attainable[:, 1], color="0.8", zorder=1, label="attainable")
-    ax.scatter(front[:, 0], front[:, 1], color=COLOURS[1], s=30, zorder=2, label="Pareto front")
-    rounds = range(1, len(chosen) + 1)
-    dots = ax.scatter(chosen[:, 0], chosen[:, 1], c=rounds, cmap="viridis", s=18, zorder=3, edgecolors="white")
+    if attainable is not None:
+        possible = _plain(attainable)
+        front = _front(possible)
+        ax.scatter(possible[:, 0], possible[:, 1], color="0.85", s=6, zorder=1, label="attainable")
+        ax.step(*front.T, where="pre", color=COLOURS[1], alpha=0.5, zorder=2)
+        ax.scatter(front[:, 0], front[:, 1], color=COLOURS[1], s=12, zorder=2, label="true front")
+    found = _plain(chosen)
+    ax.step(*_front(found).T, where="pre", color=COLOURS[0], linewidth=1, zorder=3, label="front found")
+    rounds = range(1, len(found) + 1)
+    x, y = found.unbind(dim=-1)
+    dots = ax.scatter(x, y, c=rounds, cmap="viridis", s=24, zorder=4, edgecolors="white", linewidths=0.5)
     ax.figure.colorbar(dots, ax=ax, label="round")
     ax.set(xlabel="task 1", ylabel="task 2")
     ax.legend(frameon=False)
     return ax
+
+
+def _require_pairs(name: str, values: object) -> None:
+    values = require_tensor(name, values, "Pass one row per point.")
+    if values.dim() != 2 or values.shape[-1] != 2 or not len(values):
+        raise ValueError(
+            f"{name} should be `N x 2`, the values of two tasks, got shape {tuple(values.shape)}. Pick two columns."
+        )
+    require_finite(name, values)
+
+
+def _front(values: Tensor) -> Tensor:
+    """The rows that no other dominates, from left to right."""
+    best = values[is_non_dominated(values)]
+    return best[best[:, 0].argsort()]
+
+
+def plot_posterior(
+    model: Model,
+    X: Tensor,
+    train_X: Tensor | None = None,
+    train_Y: Tensor | None = None,
+    ax: Axes | None = None,
+    radius: float = 2.0,
+    names: Sequence[str] | None = None,
+) -> Axes:
+    r"""Each task's posterior mean and a band of ``radius`` standard deviations around it, in one colour per task.
+
+    .. math:: \mu_i(x) \pm \beta \sqrt{\Gamma_{ii}(x, x)}
+
+    Args:
+        model: Any BoTorch model.
+        X: ``N x 1``, in order; or ``N x d`` points along a line on which the first input grows.
+        train_X: ``t x 1``, to draw the observations as well.
+        train_Y: ``t x n``; NaN for values that were not observed.
+        ax: Where to draw; a new figure if not given.
+        radius: The half-width of the bands. With :func:`~mtbo_torch.exact_radius` of the model, all tasks are inside
+            their bands everywhere with probability 1 - delta.
+        names: The names of the n tasks.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch import ExactMultiTaskGP
+        >>> from mtbo_torch.plotting import plot_posterior
+        >>> X = torch.rand(5, 1, dtype=torch.double)
+        >>> Y = torch.cat([X.sin(), X.cos()], dim=-1)
+        >>> grid = torch.linspace(0, 1, 50, dtype=torch.double).unsqueeze(-1)
+        >>> ax = plot_posterior(ExactMultiTaskGP(X, Y), grid, X, Y)
+    """
+    if not isinstance(model, Model):
+        raise ValueError(f"model should be a BoTorch model, got {type(model).__name__}. Pass strategy.model, say.")
+    X = require_tensor("X", X, "Pass one row per point.")
+    if X.dim() != 2 or not len(X):
+        raise ValueError(f"X should be `N x d`, got shape {tuple(X.shape)}. Pass one row per point.")
+    require_positive("radius", radius, "Pass the half-width of the bands in standard deviations.", allow_zero=True)
+    if (train_X is None) != (train_Y is None):
+        raise ValueError("train_X and train_Y should be given together, got one of them. Pass both, or neither.")
+    with torch.no_grad():
+        posterior = model.posterior(X)
+        mean, sd = _plain(posterior.mean), _plain(posterior.variance.clamp_min(0).sqrt())
+    labels = _names(names, mean.shape[-1])
+    ax = _axes(ax)
+    along = _plain(X[:, 0])
+    for i, label in enumerate(labels):
+        colour = COLOURS[i % len(COLOURS)]
+        ax.plot(along, mean[:, i], color=colour, linestyle=STYLES[i // len(COLOURS) % len(STYLES)], label=label)
+        low, high = mean[:, i] - radius * sd[:, i], mean[:, i] + radius * sd[:, i]
+        ax.fill_between(along, low, high, color=colour, alpha=0.2, linewidth=0)
+    if train_X is not None and train_Y is not None:
+        _draw_observations(ax, train_X, train_Y, len(labels))
+    ax.set(xlabel="x", ylabel="value", xlim=(float(along.min()), float(along.max())))
+    ax.legend(frameon=False)
+    return ax
+
+
+def _draw_observations(ax: Axes, train_X: Tensor, train_Y: Tensor, num_tasks: int) -> None:
+    for name, values, columns in (("train_X", train_X, 1), ("train_Y", train_Y, num_tasks)):
+        values = require_tensor(name, values, "Pass one row per observation.")
+        if values.dim() != 2 or values.shape[-1] != columns or len(values) != len(train_X):
+            raise ValueError(
+                f"{name} should be `{len(train_X)} x {columns}`, got shape {tuple(values.shape)}. Pass the "
+                "observations of a function of one input, one column per task."
+            )
+    for i in range(num_tasks):
+        colour = COLOURS[i % len(COLOURS)]
+        ax.scatter(_plain(train_X[:, 0]), _plain(train_Y[:, i]), color=colour, s=18, zorder=3, edgecolors="white")
+
+
+def plot_task_correlation(task_covar: Tensor, ax: Axes | None = None, names: Sequence[str] | None = None) -> Axes:
+    r"""The correlations :math:`B_{ij} / \sqrt{B_{ii} B_{jj}}` of the tasks as a heat map.
+
+    Args:
+        task_covar: ``n x n``, for instance ``model.covar_module.task_covar``.
+        ax: Where to draw; a new figure if not given.
+        names: The names of the n tasks.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch.plotting import plot_task_correlation
+        >>> ax = plot_task_correlation(torch.tensor([[4.0, -1.0], [-1.0, 1.0]]), names=["strength", "price"])
+        >>> [text.get_text() for text in ax.texts]
+        ['1.00', '−0.50', '−0.50', '1.00']
+    """
+    B = require_tensor("task_covar", task_covar, "Pass for instance kernel.task_covar.")
+    if B.dim() != 2 or B.shape[0] != B.shape[1] or not B.numel():
+        raise ValueError(f"task_covar should be `n x n`, got shape {tuple(B.shape)}. Pass the matrix of one kernel.")
+    require_finite("task_covar", B)
+    labels = _names(names, len(B))
+    B = _plain(B)
+    scale = B.diagonal().sqrt()
+    correlation = B / (scale * scale.unsqueeze(-1))  # NaN for a task without variance, which is left blank
+    ax = _axes(ax)
+    image = ax.imshow(correlation.numpy(), cmap="RdBu_r", vmin=-1, vmax=1)
+    ax.figure.colorbar(image, ax=ax, label="correlation")
+    ax.set_xticks(range(len(B)), labels, rotation=45 if max(map(len, labels)) > 8 else 0)
+    ax.set_yticks(range(len(B)), labels)
+    if len(B) <= MOST_NUMBERED:
+        for i, row in enumerate(correlation.tolist()):
+            for j, value in enumerate(row):
+                text = "" if math.isnan(value) else f"{value:.2f}".replace("-", "−")
+                ax.text(j, i, text, ha="center", va="center", color="white" if abs(value) > 0.6 else "black")
+    return ax
+
+
+def plot_dictionary(sizes: Mapping[str, Tensor], ax: Axes | None = None) -> Axes:
+    """The number of points in the dictionary after each round, and dotted all that were observed.
+
+    Args:
+        sizes: ``trials x rounds`` for each strategy, by name.
+        ax: Where to draw; a new figure if not given.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch.plotting import plot_dictionary
+        >>> ax = plot_dictionary({"MT-BKB": torch.arange(1, 101).log2().round().unsqueeze(0)})
+    """
+    _require_curves("sizes", sizes)
+    ax = _axes(ax)
+    for i, (name, curve) in enumerate(sizes.items()):
+        colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % len(STYLES)]
+        _draw_mean(ax, curve, colour, style, name)
+        _draw_band(ax, curve, colour)
+    rounds = max(curve.shape[-1] for curve in sizes.values())
+    largest = max(float(curve.max()) for curve in sizes.values())
+    ax.plot((1, rounds), (1, rounds), color="0.5", linestyle=":", label="all observations")
+    ax.set(xlabel="round", ylabel="points in the dictionary", xlim=(1, max(2, rounds)), ylim=(0, 1.15 * largest + 1))
+    ax.legend(frameon=False)
+    return ax
+
+
+def _names(names: Sequence[str] | None, num_tasks: int) -> list[str]:
+    if names is None:
+        return [f"task {i + 1}" for i in range(num_tasks)]
+    if isinstance(names, str) or len(names) != num_tasks:
+        raise ValueError(f"names should be one for each of the {num_tasks} tasks, got {names!r}. Pass a list of them.")
+    return list(names)
+
+
+def _plain(values: Tensor) -> Tensor:
+    """What matplotlib can draw, whatever its device and graph."""
+    return values.detach().double().cpu()
 
 
 def save_demo(curves: Mapping[str, Tensor], attainable: Tensor, chosen: Tensor, path: Path) -> None:
@@ -132,7 +340,7 @@ def save_demo(curves: Mapping[str, Tensor], attainable: Tensor, chosen: Tensor, 
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
     trials = len(next(iter(curves.values())))
     plot_regret(curves, left).set(title=f"{trials} functions, mean and standard deviation", ylim=(0, None))
-    plot_pareto(attainable, chosen, right).set_title("one of them: what MT-KB chose")
+    plot_pareto(chosen, attainable, right).set_title("one of them: what MT-KB chose")
     _save(figure, [path])
 
 

@@ -18,6 +18,7 @@ PACKAGE = ROOT / "mtbo_torch"
 ORDER = (
     "checks",
     "progress",
+    "tables",
     "kernels",
     "regression",
     "covariance",

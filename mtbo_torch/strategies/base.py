@@ -12,6 +12,7 @@ from numbers import Integral
 from typing import Any
 
 import torch
+from botorch.utils.multi_objective.pareto import is_non_dominated
 from torch import Tensor
 
 from mtbo_torch.checks import checksum, require_bounds, require_choices, require_count, require_data, require_finite
@@ -22,6 +23,7 @@ from mtbo_torch.scalarizations import (
     WeightDistribution,
     default_weights,
 )
+from mtbo_torch.tables import html_table, text_table
 
 WEIGHTS_STREAM = 0x5CA1AB1E
 STATE = {
@@ -38,6 +40,10 @@ STATE = {
     "memory",
     "checksum",
 }
+
+
+# Of the best observations, in what a strategy shows of itself; columns of inputs, and of tasks.
+MOST_ROWS, MOST_COLUMNS = 10, 6
 
 
 class Strategy(ABC):
@@ -177,6 +183,64 @@ class Strategy(ABC):
         """Wait no longer for some pending points, or for any of them with None."""
         for number in list(self._pending) if ids is None else self._require_pending("ids", ids):
             del self._pending[number]
+
+    def pareto(self) -> tuple[Tensor, Tensor]:
+        """The observations that no other one dominates: points ``p x d`` and values ``p x n``, as they were told.
+
+        With noise, values that look best were lucky; the model's mean at these points is the better estimate. Rows with
+        missing values do not count, nor those outside the constraints, nor tasks that are no objectives.
+        """
+        if self.batch_shape:
+            raise ValueError(
+                f"pareto should be asked of a single trial, got a batch of {self.batch_shape.numel()}. Take "
+                "train_X and train_Y of one of them to botorch's is_non_dominated."
+            )
+        best = self._pareto_indices()
+        return self.train_X[best], self.train_Y[best]
+
+    def _pareto_indices(self) -> Tensor:
+        candidates = self._counts(self.train_Y).nonzero().squeeze(-1)
+        if not len(candidates):
+            return candidates
+        return candidates[is_non_dominated(self._oriented(self.train_Y[candidates]))]
+
+    def _oriented(self, Y: Tensor) -> Tensor:
+        """Values of the tasks as values of the objectives, all to be maximised."""
+        return Y
+
+    def _counts(self, Y: Tensor) -> Tensor:
+        """``(b) x t``, whether values are complete, and allowed."""
+        return ~Y.isnan().any(dim=-1)
+
+    def __repr__(self) -> str:
+        headline, rows = self._shown()
+        return f"{headline}\n{text_table(rows)}" if rows else headline
+
+    def _repr_html_(self) -> str:
+        headline, rows = self._shown()
+        return f"<p>{headline}</p>{html_table(rows) if rows else ''}"
+
+    def _shown(self) -> tuple[str, list[list[str]]]:
+        """A sentence, and a table of the best observations."""
+        trials = f"{_counted(self.batch_shape.numel(), 'trial')} with " if self.batch_shape else ""
+        told = f"{trials}{_counted(self.num_observations, 'observation')} of {_counted(self.num_tasks, 'task')}"
+        where = f"on {_counted(len(self.choices), 'choice')}" if self.choices is not None else "in a box"
+        d = self._space.shape[-1]
+        headline = f"{type(self).__name__}: {told}, {_counted(d, 'input')} {where}"
+        if self._pending:
+            headline += f", {len(self._pending)} pending"
+        if self.batch_shape or not self.num_observations:
+            return headline, []
+        best = self._pareto_indices()
+        inputs, tasks = (min(size, MOST_COLUMNS) for size in (d, self.num_tasks))
+        head = ["Pareto-optimal", *[f"x_{i + 1}" for i in range(inputs)], *[f"task {i + 1}" for i in range(tasks)]]
+        rows = [head]
+        for i in best[:MOST_ROWS].tolist():
+            numbers = [*self.train_X[i, :inputs].tolist(), *self.train_Y[i, :tasks].tolist()]
+            rows.append([f"observation {i + 1}", *[f"{number:.4g}" for number in numbers]])
+        if len(best) > MOST_ROWS:
+            rows.append([f"and {len(best) - MOST_ROWS} more", *[""] * (inputs + tasks)])
+        return headline, rows
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue bit for bit; safe for ``torch.save`` and ``torch.load(weights_only=True)``."""
@@ -413,6 +477,10 @@ def search_space(name: str, bounds: Tensor | None, choices: Tensor | None) -> Te
         f"{name} should get either bounds or choices, got {'neither' if bounds is None else 'both'}. "
         "Pass bounds (2 x d) to search a box, or choices (N x d) to search a finite set."
     )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _seeds(seed: int | Sequence[int]) -> list[int]:

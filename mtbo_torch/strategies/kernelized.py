@@ -336,6 +336,10 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         tasks = self._objectives.abs().argmax(dim=-1)
         return Y[..., tasks] * self._objectives.sum(dim=-1)  # a product would spread NaN to other objectives
 
+    def _counts(self, Y: Tensor) -> Tensor:
+        counts = super()._counts(Y)
+        return counts if self.constraints is None else counts & self.constraints.hold(Y)
+
     def _propose(self, scalarizations: list[Scalarization]) -> Tensor:
         with torch.no_grad():
             radius = self.radius
