@@ -105,6 +105,7 @@ def _require_curves(name: str, curves: object) -> None:
     if not isinstance(curves, Mapping) or not curves:
         raise ValueError(f"{name} should be a non-empty dict of curves by name, got {curves!r}. Pass at least one.")
     for label, curve in curves.items():
+        curve = curve.double() if isinstance(curve, Tensor) else curve  # counts are welcome
         curve = require_tensor(f"{name}[{label!r}]", curve, "Pass one row per trial and one column per round.")
         if curve.dim() != 2 or curve.numel() == 0:
             raise ValueError(
@@ -278,6 +279,8 @@ def plot_task_correlation(task_covar: Tensor, ax: Axes | None = None, names: Seq
     if B.dim() != 2 or B.shape[0] != B.shape[1] or not B.numel():
         raise ValueError(f"task_covar should be `n x n`, got shape {tuple(B.shape)}. Pass the matrix of one kernel.")
     require_finite("task_covar", B)
+    if (B.diagonal() < 0).any():
+        raise ValueError("task_covar should have a non-negative diagonal, got a negative variance. Pass a covariance.")
     labels = _names(names, len(B))
     B = _plain(B)
     scale = B.diagonal().sqrt()
@@ -285,7 +288,12 @@ def plot_task_correlation(task_covar: Tensor, ax: Axes | None = None, names: Seq
     ax = _axes(ax)
     image = ax.imshow(correlation.numpy(), cmap="RdBu_r", vmin=-1, vmax=1)
     ax.figure.colorbar(image, ax=ax, label="correlation")
-    ax.set_xticks(range(len(B)), labels, rotation=45 if max(map(len, labels)) > 8 else 0)
+    ax.set_xticks(
+        range(len(B)),
+        labels,
+        rotation=0 if max(map(len, labels)) <= 8 else 45,
+        ha="right" if max(map(len, labels)) > 8 else "center",
+    )
     ax.set_yticks(range(len(B)), labels)
     if len(B) <= MOST_NUMBERED:
         for i, row in enumerate(correlation.tolist()):

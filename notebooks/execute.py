@@ -19,7 +19,7 @@ METADATA = {
 
 
 def executed(path: Path, folder: Path = HERE) -> nbformat.NotebookNode:
-    """The notebook with fresh outputs, run inside a folder; without progress bars, which do not outlive their kernel."""
+    """The notebook with fresh outputs, run inside a folder; without progress bars, which die with the kernel."""
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(folder)}}
     client = NotebookClient(notebook, timeout=None, record_timing=False, coalesce_streams=True, resources=resources)

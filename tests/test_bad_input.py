@@ -65,7 +65,16 @@ from mtbo_torch.constructors import construct_inputs_scalarized_ucb, estimated_r
 from mtbo_torch.feasibility import OutcomeConstraints
 from mtbo_torch.kernels import estimate_task_covar, learned_kernel
 from mtbo_torch.metrics import RegretTracker, average_regret, hypervolume, regret_certificate, scalarized_regret
-from mtbo_torch.plotting import plot_certificate, plot_pareto, plot_regret, save_demo, save_panel
+from mtbo_torch.plotting import (
+    plot_certificate,
+    plot_dictionary,
+    plot_pareto,
+    plot_posterior,
+    plot_regret,
+    plot_task_correlation,
+    save_demo,
+    save_panel,
+)
 from mtbo_torch.problems import FieldProblem, PerturbedSine, RKHSFunction, ShiftedBranin, load_sensors, load_soil
 from mtbo_torch.scalarizations import ObjectiveScalarization, Scalarization, default_weights
 from mtbo_torch.strategies import ITBKB, ITKB, MOBO, NEHVI, NParEGO, RandomSearch, SobolSearch, Strategy
@@ -302,6 +311,9 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: BoxWeights(torch.zeros(2), torch.tensor([0.3, 0.6])), "leave room for weights that sum to one"),
     (lambda: BoxWeights(torch.zeros(2), torch.tensor([INF, 1.0])), "upper should contain finite"),
     # Constraints
+    (lambda: CONSTRAINTS.hold([1.0]), "Y should be a torch.Tensor"),
+    (lambda: CONSTRAINTS.hold(Y[:, :1]), "Y should be `... x n` with n = 3"),
+    (lambda: mtkb(seed=[0, 1]).pareto(), "pareto should be asked of a single trial, got a batch of 2"),
     (lambda: OutcomeConstraints([[1.0]], torch.ones(1)), "A should be a torch.Tensor"),
     (lambda: OutcomeConstraints(torch.ones(2), torch.ones(1)), "A should be `m x n`"),
     (lambda: OutcomeConstraints(torch.ones(0, 2), torch.ones(0)), "A should be `m x n`"),
@@ -712,9 +724,27 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: plot_regret({"a": torch.rand(2, 5)}, ax="left"), "ax should be matplotlib axes"),
     (lambda: plot_certificate({}, {}), "certificates should be a non-empty dict"),
     (lambda: plot_certificate({}, {"a": torch.rand(2, 5)}), "regrets should have a curve for each"),
-    (lambda: plot_pareto([1], [1]), "attainable should be a torch.Tensor"),
-    (lambda: plot_pareto(Y, Y), "attainable should be `N x 2`"),
-    (lambda: plot_pareto(Y[:, :2], Y[:, :1]), "chosen should be `N x 2`"),
+    (lambda: plot_pareto([1]), "chosen should be a torch.Tensor"),
+    (lambda: plot_pareto(Y), "chosen should be `N x 2`"),
+    (lambda: plot_pareto(Y[:0, :2]), "chosen should be `N x 2`"),
+    (lambda: plot_pareto(spoiled(Y[:, :2], NAN)), "chosen should contain finite"),
+    (lambda: plot_pareto(Y[:, :2], Y[:, :1]), "attainable should be `N x 2`"),
+    (lambda: plot_pareto(Y[:, :2], ax="left"), "ax should be matplotlib axes"),
+    (lambda: plot_posterior(KERNEL, X), "model should be a BoTorch model"),
+    (lambda: plot_posterior(MODEL, [0.0]), "X should be a torch.Tensor"),
+    (lambda: plot_posterior(MODEL, X[0]), "X should be `N x d`"),
+    (lambda: plot_posterior(MODEL, X, radius=-1.0), "radius should be"),
+    (lambda: plot_posterior(MODEL, X, names=["one"]), "names should be one for each of the"),
+    (lambda: plot_posterior(MODEL, X, train_X=X), "train_X and train_Y should be given together"),
+    (lambda: plot_posterior(MODEL, X, X, Y), "train_X should be `5 x 1`"),
+    (lambda: plot_posterior(MODEL, X, X[:, :1], Y[:3]), "train_Y should be `5 x 3`"),
+    (lambda: plot_task_correlation([1.0]), "task_covar should be a torch.Tensor"),
+    (lambda: plot_task_correlation(torch.ones(2, 3)), "task_covar should be `n x n`"),
+    (lambda: plot_task_correlation(spoiled(EYE, NAN)), "task_covar should contain finite"),
+    (lambda: plot_task_correlation(-EYE), "task_covar should have a non-negative diagonal"),
+    (lambda: plot_task_correlation(EYE, names="abc"), "names should be one for each of the"),
+    (lambda: plot_dictionary({}), "sizes should be a non-empty dict"),
+    (lambda: plot_dictionary({"a": torch.rand(5)}), r"sizes\['a'\] should be `trials x rounds`"),
     (lambda: save_demo({}, Y[:, :2], Y[:, :2], Path("x.png")), "curves should be a non-empty dict"),
     (lambda: save_demo({"a": torch.rand(2, 5)}, Y[:, :2], Y[:, :2], Path("x.odd")), "should end as a picture does"),
     (lambda: save_panel("", "", {}, {}, True, []), "curves should be a non-empty dict"),

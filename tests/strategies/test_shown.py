@@ -1,0 +1,87 @@
+"""The best observations, and what a strategy shows of itself."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from torch import Tensor
+
+from mtbo_torch import MTBKB, MTKB
+
+BOX = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
+POINTS = torch.rand(40, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+VALUES = torch.randn(40, 3, dtype=torch.double, generator=torch.Generator().manual_seed(1))
+
+
+def dominated(y: list[float], others: list[list[float]]) -> bool:
+    return any(all(a >= b for a, b in zip(z, y, strict=True)) and z != y for z in others)
+
+
+def told(values: Tensor = VALUES, **options: object) -> MTKB:
+    strategy = MTKB(3, bounds=BOX, refit_every=100, **options)
+    strategy.tell(POINTS[: len(values)], values, allow_missing=True)
+    return strategy
+
+
+def indices(strategy: MTKB) -> list[int]:
+    X, Y = strategy.pareto()
+    found = [int((x == POINTS).all(dim=-1).nonzero()) for x in X]
+    assert torch.equal(strategy.train_Y[found], Y)
+    return found
+
+
+def test_pareto_is_what_no_other_dominates() -> None:
+    rows = VALUES.tolist()
+    assert indices(told()) == [i for i, row in enumerate(rows) if not dominated(row, rows)]
+
+
+def test_pareto_looks_at_the_objectives() -> None:
+    rows = [[y[0], -y[1]] for y in VALUES.tolist()]
+    assert indices(told(signs=(1, -1, 0))) == [i for i, row in enumerate(rows) if not dominated(row, rows)]
+
+
+def test_pareto_leaves_out_what_is_forbidden_or_incomplete() -> None:
+    values = VALUES.clone()
+    values[::5, 1] = torch.nan
+    limits = torch.tensor([[0.0, 0.0, 1.0]], dtype=torch.double), torch.tensor([0.3], dtype=torch.double)
+    allowed = [i for i, y in enumerate(values.tolist()) if i % 5 and y[2] <= 0.3]
+    rows = [values[i].tolist() for i in allowed]
+    expected = [i for i, row in zip(allowed, rows, strict=True) if not dominated(row, rows)]
+    assert 0 < len(expected) < len(allowed) < 30
+    assert indices(told(values, constraints=limits)) == expected
+
+
+def test_pareto_of_nothing_is_nothing() -> None:
+    X, Y = MTKB(3, bounds=BOX, refit_every=1).pareto()
+    assert X.shape == (0, 2)
+    assert Y.shape == (0, 3)
+
+
+def test_a_strategy_shows_its_best_observations() -> None:
+    strategy = told()
+    strategy.ask(2)
+    best, text = indices(strategy), repr(strategy)
+    assert text.startswith("MTKB: 40 observations of 3 tasks, 2 inputs in a box, 2 pending\n")
+    assert re.findall(r"^observation (\d+) ", text, flags=re.MULTILINE) == [str(i + 1) for i in best[:10]]
+    assert f"{VALUES[best[0], 0]:.4g}" in text
+    page = strategy._repr_html_()
+    assert page.count("<tr>") == text.count("\n") - 1  # a head, no rule
+    assert f'<td style="text-align: left">observation {best[0] + 1}</td>' in page
+
+
+def test_what_has_nothing_to_show_says_so_in_a_line() -> None:
+    choices = torch.linspace(0, 1, 5, dtype=torch.double).unsqueeze(-1)
+    assert repr(MTKB(1, choices=choices, refit_every=1)) == "MTKB: 0 observations of 1 task, 1 input on 5 choices"
+    trials = MTBKB(2, bounds=BOX, refit_every=1, seed=[0, 1, 2])
+    assert repr(trials) == "MTBKB: 3 trials with 0 observations of 2 tasks, 2 inputs in a box"
+
+
+def test_wide_tables_are_cut() -> None:
+    strategy = MTKB(20, bounds=torch.stack([torch.zeros(9), torch.ones(9)]), refit_every=100)
+    strategy.tell(torch.rand(30, 9), torch.randn(30, 20))
+    lines = repr(strategy).splitlines()
+    assert "x_6  " in lines[1]
+    assert "x_7" not in lines[1]
+    assert lines[1].endswith("task 6")
+    assert lines[-1] == "and 20 more"
