@@ -183,7 +183,7 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
         >>> import torch, gpytorch
         >>> from botorch.optim import optimize_acqf
         >>> from mtbo_torch import ChebyshevScalarization, ExactMultiTaskGP, ICMKernel, ScalarizedMultiTaskUCB
-        >>> X = torch.rand(5, 1, dtype=torch.double)
+        >>> X = torch.linspace(0, 1, 5, dtype=torch.double).unsqueeze(-1)
         >>> kernel = ICMKernel(gpytorch.kernels.RBFKernel(), torch.eye(2, dtype=torch.double))
         >>> model = ExactMultiTaskGP(X, torch.cat([X.sin(), X.cos()], -1), covar_module=kernel, eta=0.1)
         >>> scalarization = ChebyshevScalarization(torch.tensor([0.5, 0.5], dtype=torch.double))
@@ -372,7 +372,7 @@ class NystromScalarizedMultiTaskUCB(ScalarizedMultiTaskUCB):
         >>> import torch, gpytorch
         >>> from mtbo_torch import ChebyshevScalarization, ICMKernel, NystromMultiTaskGP
         >>> from mtbo_torch import NystromScalarizedMultiTaskUCB
-        >>> X = torch.rand(50, 1, dtype=torch.double)
+        >>> X = torch.linspace(0, 1, 50, dtype=torch.double).unsqueeze(-1)
         >>> kernel = ICMKernel(gpytorch.kernels.RBFKernel(), torch.eye(2, dtype=torch.double))
         >>> model = NystromMultiTaskGP(X, torch.cat([X.sin(), X.cos()], -1), covar_module=kernel, eta=0.1)
         >>> scalarization = ChebyshevScalarization(torch.tensor([0.5, 0.5], dtype=torch.double))

@@ -18,8 +18,8 @@ class ITKB(ExactStrategy):
 
     Args:
         kernel: As in :class:`MTKB`, one of ours; of every B only the diagonal is used, and not learned.
-        options: The other arguments of :class:`MTKB`, such as `choices`, ``N x d``; `norm_bound` is one of every single
-            task's RKHS norm.
+        options: The other arguments of :class:`MTKB`, such as `choices`, ``N x d``; `norm_bound` bounds the RKHS norm
+            of every single task.
 
     Example:
         >>> import torch, gpytorch

@@ -407,7 +407,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
 
 
 class ExactStrategy(KernelStrategy[ExactMultiTaskGP]):
-    """On all observations."""
+    """A strategy on all observations; see :class:`MTKB` for the arguments."""
 
     def _model_of(
         self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None, **options: Any

@@ -24,8 +24,8 @@ class MTBKB(BudgetedStrategy):
             in the dictionary, 3 by default: more for accuracy, fewer for speed. :func:`theory_oversampling` gives the
             paper's for a known horizon; with None it is taken for a horizon that doubles whenever it is reached.
         schedule: ``"every_round"`` draws the dictionary after each observation, as the paper does; ``"delayed"`` only
-            when the variances since the last draw add up (an extension, without a multi-task theorem), which makes
-            100,000 rounds practical.
+            when the norms :math:`\|\tilde\Gamma(x_s, x_s)\|` since the last draw add up to more than :math:`\eta` (an
+            extension, without a multi-task theorem), which makes 100,000 rounds practical.
         options: The other arguments of :class:`MTKB`, such as `choices`, ``N x d``.
 
     Example:
