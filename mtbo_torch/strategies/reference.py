@@ -105,7 +105,7 @@ class NEHVI(_BoTorchStrategy):
     Models and first points as in :class:`NParEGO`; weights play no part.
 
     Args:
-        num_tasks: The number of tasks n, at most 4.
+        num_tasks: The number of tasks n, from 2 to 4.
         ref_point: ``n``, below which nothing counts; the worst values observed by default.
         options: The other arguments of :class:`RandomSearch`, such as `bounds`, ``2 x d``.
 
