@@ -1,4 +1,16 @@
-"""Multi-task Bayesian optimisation with guarantees, for BoTorch."""
+r"""Multi-task Bayesian optimisation with guarantees, for BoTorch.
+
+The paper is Chowdhury & Gopalan, *No-regret Algorithms for Multi-task Bayesian Optimization*. In all docstrings:
+
+* Shapes are written ``(b) x t x n``. ``(b)`` is an optional leading batch, of independent data sets or trials, and
+  ``...`` are any other leading dimensions.
+* t is the number of observations, n that of tasks, d of inputs, q of points, N of choices, k of objectives or
+  directions, m of points in a dictionary, r of distinct non-zero eigenvalues of B.
+* :math:`\Gamma(x, x')` is the multi-task kernel, :math:`\mu_t` and :math:`\Gamma_t` are the posterior mean and
+  covariance of the tasks after t observations (with a tilde, those from a dictionary), :math:`\beta_t` is the radius,
+  :math:`s_\lambda` a scalarisation with weights :math:`\lambda` and Lipschitz constant :math:`L_\lambda`.
+* All tasks are maximised.
+"""
 
 from mtbo_torch import constructors as constructors  # registers them with BoTorch
 from mtbo_torch.acquisition import NystromScalarizedMultiTaskUCB, ScalarizedMultiTaskUCB

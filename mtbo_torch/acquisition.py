@@ -54,7 +54,16 @@ def scalarized_ucb(
     constraints: OutcomeConstraints | None = None,
     infeasible_value: Tensor | None = None,
 ) -> Tensor:
-    """``... x q``, the values of :class:`ScalarizedMultiTaskUCB` from what is known of the tasks."""
+    """``... x q``, the values of :class:`ScalarizedMultiTaskUCB` from what is known of the tasks.
+
+    Args:
+        beliefs: What is known at ``... x q`` points.
+        scalarization: With weights ``n`` or ``(b) x n``.
+        radius: ``(b)``.
+        bound: ``"norm"`` or ``"ellipsoid"``.
+        constraints: On the values of the tasks.
+        infeasible_value: ``(b)``, with constraints.
+    """
     if constraints is not None:
         mean, covariance = beliefs.mean_and_covariance()
         if bound == "ellipsoid" or not _keeps_norm(scalarization):
@@ -138,11 +147,12 @@ class _Independent:
 
 
 class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
-    r"""The acquisition of MT-KB (Algorithm 1).
+    r"""The acquisition of MT-KB (Algorithm 1): what the scalarised tasks can be at a point, at best.
 
     .. math:: u(x) = s_\lambda(\mu_t(x)) + L_\lambda \beta_t \|\Gamma_t(x, x)\|^{1/2}
 
-    With ``bound="ellipsoid"``, a bound that holds on the same event and is never above it:
+    With a radius from theory it is never below :math:`s_\lambda(f(x))`, for all x and t with probability
+    :math:`1 - \delta`. With ``bound="ellipsoid"``, a bound that holds on the same event and is never above it:
 
     .. math:: \lambda^T \mu_t(x) + \beta_t (\lambda^T \Gamma_t(x, x) \lambda)^{1/2}, \quad
         s_\lambda(\mu_t(x) + \beta_t (diag \Gamma_t(x, x))^{1/2})
@@ -163,7 +173,7 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
         scalarization: :math:`s_\lambda`, such as :class:`ChebyshevScalarization`.
         radius: :math:`\beta_t`, such as from :func:`exact_radius`; a number or of the model's batch shape. (BoTorch's
             ``beta`` is its square.)
-        X_pending: ``p x d`` points that are being evaluated.
+        X_pending: ``p x d`` points that are being evaluated; also ``(b) x p x d`` for a model with a batch shape.
         bound: ``"norm"``, the paper's, or ``"ellipsoid"``.
         constraints: The pair of A, ``m x n``, and c, ``m`` or ``m x 1``, as BoTorch's outcome constraints.
         infeasible_value: w; by default the lowest :math:`s_\lambda(\mu_t)` at the observed points, or that of the prior
@@ -173,13 +183,17 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
         >>> import torch, gpytorch
         >>> from botorch.optim import optimize_acqf
         >>> from mtbo_torch import ChebyshevScalarization, ExactMultiTaskGP, ICMKernel, ScalarizedMultiTaskUCB
-        >>> X = torch.rand(5, 1, dtype=torch.double)
+        >>> X = torch.linspace(0, 1, 5, dtype=torch.double).unsqueeze(-1)
         >>> kernel = ICMKernel(gpytorch.kernels.RBFKernel(), torch.eye(2, dtype=torch.double))
         >>> model = ExactMultiTaskGP(X, torch.cat([X.sin(), X.cos()], -1), covar_module=kernel, eta=0.1)
         >>> scalarization = ChebyshevScalarization(torch.tensor([0.5, 0.5], dtype=torch.double))
         >>> acqf = ScalarizedMultiTaskUCB(model, scalarization, radius=2.0)
         >>> acqf(X.unsqueeze(-2)).shape
         torch.Size([5])
+        >>> bounds = torch.tensor([[0.0], [1.0]], dtype=torch.double)
+        >>> next_x, value = optimize_acqf(acqf, bounds, q=1, num_restarts=2, raw_samples=16)
+        >>> next_x.shape
+        torch.Size([1, 1])
     """
 
     radius: Tensor
@@ -233,7 +247,7 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
         self.set_X_pending(X_pending)
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
-        """Take points that are being evaluated into account; None forgets them."""
+        """Take ``p x d`` points that are being evaluated into account; None forgets them."""
         if X_pending is not None:
             X_pending = require_tensor("X_pending", X_pending, "Pass one row per point.").detach()
             if X_pending.dim() < 2:
@@ -339,16 +353,16 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
 
 
 class NystromScalarizedMultiTaskUCB(ScalarizedMultiTaskUCB):
-    r"""The acquisition of MT-BKB (Algorithm 2).
+    r"""The acquisition of MT-BKB (Algorithm 2): :class:`ScalarizedMultiTaskUCB` on a dictionary.
 
     .. math:: \tilde u(x) = s_\lambda(\tilde\mu_t(x)) + L_\lambda \tilde\beta_t \|\tilde\Gamma_t(x, x)\|^{1/2}
 
     A value costs :math:`O(m^2)`, whatever the number of observations (:math:`O(r m^2)` for the ellipsoid).
 
     Args:
-        model: A :class:`NystromMultiTaskGP`.
+        model: A :class:`NystromMultiTaskGP`, with m points in its dictionary.
         scalarization: As in :class:`ScalarizedMultiTaskUCB`.
-        radius: :math:`\tilde\beta_t`, such as from :func:`nystrom_radius`.
+        radius: :math:`\tilde\beta_t`, such as from :func:`nystrom_radius`; a number or ``(b)``.
         X_pending: As in :class:`ScalarizedMultiTaskUCB`.
         bound: As in :class:`ScalarizedMultiTaskUCB`.
         constraints: As in :class:`ScalarizedMultiTaskUCB`.
@@ -358,7 +372,7 @@ class NystromScalarizedMultiTaskUCB(ScalarizedMultiTaskUCB):
         >>> import torch, gpytorch
         >>> from mtbo_torch import ChebyshevScalarization, ICMKernel, NystromMultiTaskGP
         >>> from mtbo_torch import NystromScalarizedMultiTaskUCB
-        >>> X = torch.rand(50, 1, dtype=torch.double)
+        >>> X = torch.linspace(0, 1, 50, dtype=torch.double).unsqueeze(-1)
         >>> kernel = ICMKernel(gpytorch.kernels.RBFKernel(), torch.eye(2, dtype=torch.double))
         >>> model = NystromMultiTaskGP(X, torch.cat([X.sin(), X.cos()], -1), covar_module=kernel, eta=0.1)
         >>> scalarization = ChebyshevScalarization(torch.tensor([0.5, 0.5], dtype=torch.double))
@@ -385,6 +399,7 @@ class NystromScalarizedMultiTaskUCB(ScalarizedMultiTaskUCB):
 
 
 def require_bound(bound: object) -> None:
+    """Refuse anything but the name of a bound."""
     if not isinstance(bound, str) or bound not in BOUNDS:
         raise ValueError(f"bound should be one of {BOUNDS}, got {bound!r}. The paper's is 'norm'.")
 

@@ -44,17 +44,30 @@ EMPTY_REMEDY = "Pass a dict of names and multi-task kernels, or None for the usu
 
 @dataclass(frozen=True, eq=False)
 class ComparedKernel:
-    """A kernel that was fitted, and how well it does.
+    r"""A kernel that was fitted, and how well it predicts: a row of a :class:`KernelComparison`.
 
     Attributes:
         name: Its name.
-        log_density: The sum over all points of the log density of a point's values, given all other points.
+        log_density: :math:`\sum_s \log p(y_s | Y_{-s})`, the log density of a point's n values, given those at all
+            other points, summed over the points.
         difference: By how much that exceeds the reference's.
-        standard_error: Of the difference, from the points' own differences.
+        standard_error: :math:`\sqrt t` times the standard deviation of the points' own differences.
         log_marginal_likelihood: The log density of all values together, without priors of hyper-parameters.
         num_parameters: The number of parameters that were learned, the noise included.
         log_densities: ``t``, the terms of `log_density`.
         model: The fitted model, in the units of the data.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from mtbo_torch import ICMKernel, compare_kernels
+        >>> X = torch.linspace(0, 1, 8, dtype=torch.double).unsqueeze(-1)
+        >>> Y = torch.cat([X, X.square()], dim=-1)
+        >>> row = compare_kernels(X, Y, [ICMKernel(RBFKernel(), torch.eye(2))]).best
+        >>> row.name, row.difference, row.num_parameters  # a lengthscale and the noise
+        ('ICMKernel', 0.0, 2)
+        >>> row.log_densities.shape
+        torch.Size([8])
     """
 
     name: str
@@ -74,6 +87,18 @@ class KernelComparison:
     Attributes:
         rows: One for each kernel, the largest leave-one-out log density first.
         reference: The row that the others are compared with.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from mtbo_torch import ICMKernel, IndependentKernel, compare_kernels
+        >>> X = torch.linspace(0, 1, 4, dtype=torch.double).unsqueeze(-1)
+        >>> apart, shared = IndependentKernel([RBFKernel()] * 2), ICMKernel(RBFKernel(), torch.ones(2, 2))
+        >>> comparison = compare_kernels(X, torch.cat([X, -X], dim=-1), {"apart": apart, "shared": shared})
+        >>> comparison.best.name, comparison.reference.name  # the tasks go against each other
+        ('apart', 'apart')
+        >>> comparison.verdict
+        '4 points of 2 tasks are too few to tell.'
     """
 
     rows: tuple[ComparedKernel, ...]
@@ -164,16 +189,25 @@ def compare_kernels(
         kernels: Multi-task kernels by name, or a list of them, to be named by their classes. Copies are fitted. The
             reference is the first whose tasks are independent, or else the first of all.
 
+    Returns:
+        A :class:`KernelComparison`, to print, with the fitted models: ``comparison.best.model``.
+
+    Raises:
+        ModelFittingError: If none of the kernels could be fitted.
+
     Example:
         >>> import torch
         >>> from gpytorch.kernels import RBFKernel
         >>> from mtbo_torch import ICMKernel, IndependentKernel, compare_kernels
-        >>> X = torch.linspace(0, 1, 12, dtype=torch.double).unsqueeze(-1)
-        >>> Y = torch.cat([(6 * X).sin(), (6 * X).sin() + 0.1 * X.cos()], dim=-1)
-        >>> apart = IndependentKernel([RBFKernel(), RBFKernel()])
-        >>> comparison = compare_kernels(X, Y, {"ICM": ICMKernel(RBFKernel(), num_tasks=2), "apart": apart})
-        >>> comparison.best.model.posterior(X).mean.shape  # print(comparison) shows the table
-        torch.Size([12, 2])
+        >>> X = torch.linspace(0, 1, 8, dtype=torch.double).unsqueeze(-1)
+        >>> noise = torch.tensor([[0.1, -0.1], [-0.1, 0.1]], dtype=torch.double).repeat(4, 1)
+        >>> Y = torch.cat([(6 * X).sin(), 5 - (6 * X).sin()], dim=-1) + noise
+        >>> kernels = {"ICM": ICMKernel(RBFKernel(), num_tasks=2), "apart": IndependentKernel([RBFKernel()] * 2)}
+        >>> comparison = compare_kernels(X, Y, kernels)  # print(comparison) shows the table
+        >>> comparison.verdict.split(":")[0]
+        'Multi-task helps'
+        >>> comparison.best.model.posterior(X).mean.shape
+        torch.Size([8, 2])
     """
     require_data(train_X, train_Y, None)
     if train_X.dim() != 2 or len(train_X) < 2:

@@ -1,4 +1,4 @@
-"""Confidence radii, as pure functions of numbers."""
+r"""Confidence radii :math:`\beta_t`, as pure functions of numbers: how many standard deviations to trust."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ def exact_radius(info_gain: Number, norm_bound: Number, noise_scale: Number, eta
     :math:`\sigma / \sqrt\eta`.)
 
     Args:
-        info_gain: :math:`\frac12 \log\det(I + \eta^{-1} G_t)`, as ``model.info_gain``; any shape.
-        norm_bound: A bound b of the RKHS norm of f.
-        noise_scale: The noise's sub-Gaussian constant :math:`\sigma`.
-        eta: The regulariser.
+        info_gain: ``(b)`` or a number, :math:`\frac12 \log\det(I + \eta^{-1} G_t)`: an :class:`ExactMultiTaskGP`'s
+            ``info_gain``.
+        norm_bound: A bound b of the RKHS norm :math:`\|f\|_\Gamma`, at least 0; a number or ``(b)``.
+        noise_scale: The noise's sub-Gaussian constant :math:`\sigma`, such as its standard deviation if it is Gaussian.
+        eta: The regulariser of the model, :math:`\eta > 0`.
         delta: The probability of failure, in ``(0, 1]``.
 
     Returns:
@@ -55,11 +56,14 @@ def nystrom_radius(
         \sqrt{2 \log(2 / \delta) + \rho \sum_s \log\det(I + \eta^{-1} \tilde\Gamma_{s-1}(x_s, x_s))},
         \quad \rho = \frac{1 + \epsilon}{1 - \epsilon}
 
+    With it, the bound of :func:`exact_radius` holds of a :class:`NystromMultiTaskGP`, if its dictionary was drawn with
+    :func:`theory_oversampling`.
+
     Args:
-        info_gain: Half of the sum, as ``model.info_gain``; any shape.
-        norm_bound: A bound b of the RKHS norm of f.
-        noise_scale: The noise's sub-Gaussian constant :math:`\sigma`.
-        eta: The regulariser.
+        info_gain: ``(b)`` or a number, half of the sum: a :class:`NystromMultiTaskGP`'s ``info_gain``.
+        norm_bound: A bound b of the RKHS norm :math:`\|f\|_\Gamma`, at least 0; a number or ``(b)``.
+        noise_scale: The noise's sub-Gaussian constant :math:`\sigma`, such as its standard deviation if it is Gaussian.
+        eta: The regulariser of the model, :math:`\eta > 0`.
         delta: The probability of failure, in ``(0, 1]``.
         epsilon: The accuracy of the dictionary, in ``(0, 1)``.
 
@@ -88,12 +92,15 @@ def independent_radius(
     .. math:: \sqrt n \left(b + \frac{\sigma}{\sqrt\eta} \sqrt{2 (\gamma_t + 1 + \log(1/\delta))}\right)
 
     Args:
-        largest_gain: :math:`\gamma_t`, the largest information gain of a single task; any shape.
-        num_tasks: n.
+        largest_gain: ``(b)`` or a number, :math:`\gamma_t`, the largest information gain of a single task.
+        num_tasks: The number of tasks n.
         norm_bound: A bound b of every task's RKHS norm.
-        noise_scale: The noise's sub-Gaussian constant :math:`\sigma`.
-        eta: The regulariser.
+        noise_scale: As in :func:`exact_radius`.
+        eta: As in :func:`exact_radius`.
         delta: The probability of failure, in ``(0, 1]``.
+
+    Returns:
+        A tensor of the broadcast shape of the arguments.
 
     Example:
         >>> from mtbo_torch.confidence import independent_radius
@@ -125,15 +132,19 @@ def independent_nystrom_radius(
         \quad \rho = \frac{1 + \epsilon}{1 - \epsilon}
 
     Args:
-        effective_dimension: The sum over s of the task with the largest; any shape.
+        effective_dimension: ``(b)`` or a number, :math:`\sum_s \tilde\sigma_t^2(x_s) / \eta`, with the variance of the
+            task that has the largest at :math:`x_s`.
         num_observations: t. (The logarithm is taken as zero where it would be negative.)
-        largest_variance: :math:`\kappa^2`, the largest prior variance.
-        num_tasks: n.
+        largest_variance: :math:`\kappa^2`, the largest prior variance of a task.
+        num_tasks: The number of tasks n.
         norm_bound: A bound b of every task's RKHS norm.
-        noise_scale: The noise's sub-Gaussian constant :math:`\sigma`.
-        eta: The regulariser.
+        noise_scale: As in :func:`exact_radius`.
+        eta: As in :func:`exact_radius`.
         delta: The probability of failure, in ``(0, 1]``.
         epsilon: The accuracy of the dictionary, in ``(0, 1)``.
+
+    Returns:
+        A tensor of the broadcast shape of the arguments.
 
     Example:
         >>> from mtbo_torch.confidence import independent_nystrom_radius
@@ -156,7 +167,12 @@ def independent_nystrom_radius(
 
 
 def mobo_radius(round_number: int) -> float:
-    r"""MOBO's :math:`\sqrt{0.125 \log(2 t + 1)}` in round t = 1, 2, ... (Paria et al. 2019).
+    r"""MOBO's radius :math:`\sqrt{0.125 \log(2 t + 1)}` in round t (Paria et al. 2019).
+
+    A heuristic: it bounds nothing.
+
+    Args:
+        round_number: t = 1, 2, ...
 
     Example:
         >>> from mtbo_torch.confidence import mobo_radius
@@ -168,11 +184,12 @@ def mobo_radius(round_number: int) -> float:
 
 
 def theory_oversampling(num_rounds: int, delta: float, epsilon: float) -> float:
-    r"""The paper's :math:`q = 6 \rho \log(4 T / \delta) / \epsilon^2` (Theorem 3).
+    r"""The paper's oversampling :math:`q = 6 \rho \log(4 T / \delta) / \epsilon^2` (Theorem 3).
 
-    It is meant for variances in units of :math:`\eta`, as in the proof it rests on (Calandriello et al. 2019); the
-    paper leaves the unit out. At common settings it is 600 to 800 and keeps nearly every point; in practice a few
-    are enough.
+    With it, a dictionary that keeps a point with probability :math:`\min(1, q \|\tilde\Gamma(x, x)\| / \eta)` has the
+    accuracy :math:`\epsilon` in all T rounds, with :math:`\rho = (1 + \epsilon) / (1 - \epsilon)`. (The paper leaves
+    out the :math:`1 / \eta`, which the proof it rests on, Calandriello et al. 2019, has.) At common settings it is 600
+    to 800 and keeps nearly every point; in practice 3, the default of :class:`MTBKB`, is enough.
 
     Args:
         num_rounds: The horizon T.

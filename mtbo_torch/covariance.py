@@ -43,6 +43,7 @@ class JointCovariance(LinearOperator):
         return DenseLinearOperator(covariance)
 
     def to_dense(self) -> Tensor:
+        """``... x qn x qn``, the matrix itself."""
         return self.matrix.tensor
 
     def _size(self) -> torch.Size:

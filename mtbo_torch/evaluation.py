@@ -15,6 +15,7 @@ from mtbo_torch.regression import MatrixKernel, SeparableSum
 
 
 def as_gamma(kernel: Kernel, num_tasks: int) -> MatrixKernel:
+    """A multi-task kernel as the regression takes it: as a sum of separable terms if it is one of ours."""
     if not isinstance(kernel, MultiTaskKernel):
         return MatrixEvaluator(kernel, num_tasks)
     merged: dict[int, tuple[Kernel, Tensor]] = {}
@@ -47,6 +48,7 @@ class ConstantlyScaled:
         return rows.unsqueeze(-1) * self.gamma(X1, X2) * columns.unsqueeze(-2)
 
     def blocks(self, X: Tensor) -> Tensor:
+        """``(b) x N x n x n``, at ``(b) x N x d`` points."""
         return (self.scale.unsqueeze(-1) * self.scale.unsqueeze(-2)).unsqueeze(-3) * self.gamma.blocks(X)
 
 
@@ -66,6 +68,7 @@ class ScaledAtPoints:
         return self.gamma(X1, X2) / (rows.flatten(-2).unsqueeze(-1) * columns.flatten(-2).unsqueeze(-2))
 
     def blocks(self, X: Tensor) -> Tensor:
+        """``(b) x N x n x n``, at ``(b) x N x (d + n)`` points with their s."""
         X, scale = self._split(X)
         return self.gamma.blocks(X) / (scale.unsqueeze(-1) * scale.unsqueeze(-2))
 
@@ -94,6 +97,7 @@ class ScalarEvaluator:
             return self.kernel(X1, X2).to_dense()
 
     def diag(self, X: Tensor) -> Tensor:
+        """``(b) x N``, ``k(x, x)`` at ``(b) x N x d`` points."""
         variance = _constant_variance(self.kernel)
         if variance is None:
             return self.kernel(self._select(X), diag=True)
@@ -156,6 +160,7 @@ class MatrixEvaluator:
             return self.kernel(X1, X2).to_dense()
 
     def blocks(self, X: Tensor) -> Tensor:
+        """``(b) x N x n x n``, ``Gamma(x, x)`` at ``(b) x N x d`` points."""
         if not X.shape[-2]:
             batch_shape = torch.broadcast_shapes(X.shape[:-2], self.kernel.batch_shape)
             return X.new_zeros(*batch_shape, 0, self.num_tasks, self.num_tasks)

@@ -24,17 +24,20 @@ PARALLEL = 1e-12
 class OutcomeConstraints(torch.nn.Module):
     r"""Constraints :math:`A y \le c` on the values y of the tasks at a point.
 
-    Rows of A that are multiples of each other become one interval.
+    Rows of A that are multiples of each other become one interval. All numbers are kept in double precision.
 
     Args:
-        A: ``m x n``, one row per constraint and one column per task.
+        A: ``m x n``, one row per constraint and one column per task; no row of zeros.
         c: ``m`` or ``m x 1``, as in BoTorch's ``(A, b)``.
+
+    Raises:
+        ValueError: If two constraints leave no interval between them.
 
     Example:
         >>> import torch
         >>> from mtbo_torch.feasibility import OutcomeConstraints
-        >>> at_most_one = OutcomeConstraints(torch.tensor([[1.0, 0.0]]), torch.tensor([1.0]))
-        >>> at_most_one.probability(torch.tensor([1.0, 5.0]), torch.eye(2))
+        >>> first_at_most_one = OutcomeConstraints(torch.tensor([[1.0, 0.0]]), torch.tensor([1.0]))
+        >>> first_at_most_one.probability(torch.tensor([1.0, 5.0]), torch.eye(2))
         tensor(0.5000)
     """
 
@@ -83,13 +86,20 @@ class OutcomeConstraints(torch.nn.Module):
 
     @property
     def num_tasks(self) -> int:
+        """The number of tasks n."""
         return self.A.shape[-1]
 
     def extra_repr(self) -> str:
+        """The directions of unit length, and between what the tasks' values along them may lie."""
         return f"{self.A.tolist()}, {self.lower.tolist()}, {self.upper.tolist()}"
 
     def in_units(self, offset: Tensor, scale: Tensor) -> Self:
-        """The same constraints on values y' with ``y = offset + scale * y'``, ``... x 1 x n`` both."""
+        r"""The same constraints on values in other units, :math:`y = o + s \cdot y'` task by task.
+
+        Args:
+            offset: ``... x 1 x n``, o.
+            scale: ``... x 1 x n``, s.
+        """
         for name, value in (("offset", offset), ("scale", scale)):
             value = require_tensor(name, value, "Pass one number per task.")
             if value.shape[-1:] != (self.num_tasks,):

@@ -38,7 +38,25 @@ NO_BATCH = torch.Size()
 
 
 class MultiTaskKernel(Kernel):
-    r"""A kernel :math:`\Gamma(x, x') = \sum_j k_j(x, x') B_j` with values in :math:`R^{n \times n}`."""
+    r"""What all multi-task kernels here are: :math:`\Gamma(x, x') = \sum_j k_j(x, x') B_j \in R^{n \times n}`.
+
+    For a kernel of your own, set ``num_tasks`` and say the terms.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from mtbo_torch.kernels import MultiTaskKernel
+        >>> class Opposites(MultiTaskKernel):
+        ...     num_tasks = 2
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.base_kernel = RBFKernel()
+        ...     def terms(self):
+        ...         return [(self.base_kernel, torch.tensor([[1.0, -1.0], [-1.0, 1.0]]))]
+        >>> Opposites()(torch.zeros(1, 1)).to_dense().detach()
+        tensor([[ 1., -1.],
+                [-1.,  1.]])
+    """
 
     num_tasks: int
 
@@ -55,7 +73,10 @@ class MultiTaskKernel(Kernel):
         """The pairs ``(k_j, B_j)``, with ``B_j`` of shape ``(b) x n x n``."""
 
     def independent(self) -> MultiTaskKernel:
-        r"""The same tasks without what they share: :math:`\sum_j k_j(x, x') diag(B_j)`."""
+        r"""The same tasks without what they share, :math:`\sum_j k_j(x, x') diag(B_j)`, as a new kernel.
+
+        The :math:`k_j` are copied, and learned if they were to be learned; the :math:`B_j` stay as they are.
+        """
         parts = [
             ICMKernel(deepcopy(k), torch.diag_embed(B.detach().diagonal(dim1=-2, dim2=-1))) for k, B in self.terms()
         ]
@@ -65,11 +86,21 @@ class MultiTaskKernel(Kernel):
         return parts[0]
 
     def num_outputs_per_input(self, x1: Tensor, x2: Tensor) -> int:
+        """n, whatever the ``(b) x N x d`` points."""
         return self.num_tasks
 
     def forward(
         self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params: object
     ) -> Tensor | LinearOperator:
+        """``(b) x N1 n x N2 n``, point-major, or its diagonal ``(b) x N n``; GPyTorch's hook behind ``kernel(x1, x2)``.
+
+        Args:
+            x1: ``(b) x N1 x d``.
+            x2: ``(b) x N2 x d``.
+            diag: Whether only the diagonal is wanted.
+            last_dim_is_batch: Has to be False.
+            params: For the scalar kernels.
+        """
         if last_dim_is_batch:
             raise ValueError(
                 f"{type(self).__name__} does not take last_dim_is_batch=True. "
@@ -97,14 +128,16 @@ def _kron_diag(variances: Tensor, task_covar: Tensor) -> Tensor:
 class ICMKernel(MultiTaskKernel):
     r"""The intrinsic coregionalisation model :math:`\Gamma(x, x') = k(x, x') B` (paper, Section 2).
 
-    ``B`` is either given and then fixed, or learned as :math:`B = W W^T` with ``W`` of shape ``n x rank``; nothing
-    keeps its off-diagonal entries from being negative, since conflicting objectives are the normal case.
+    k says how alike two points are, B how alike two tasks are: :math:`B_{ab} > 0` if they rise and fall together,
+    :math:`B_{ab} < 0` if they are in conflict. B is either given and then fixed, or learned as :math:`B = W W^T` with W
+    of shape ``n x rank`` (``kernel.task_factor``), which starts from tasks that are unrelated where the rank allows.
 
     Args:
         base_kernel: The scalar kernel :math:`k`, any GPyTorch kernel, with its own `active_dims` and batch shape.
-        task_covar: ``(b) x n x n``, symmetric positive semi-definite. It stays as it is.
-        num_tasks: The number of tasks, when `task_covar` is to be learned.
-        rank: The rank of the learned ``B``; full by default.
+        task_covar: ``(b) x n x n``, symmetric positive semi-definite, perhaps singular. It stays as it is.
+        num_tasks: The number of tasks n, in place of `task_covar`, when that is to be learned.
+        rank: The rank of the learned B, from 1 to n; n by default.
+        active_dims: The inputs that are used; all by default.
 
     Example:
         >>> import torch, gpytorch
@@ -162,7 +195,7 @@ class ICMKernel(MultiTaskKernel):
 
     @property
     def task_covar(self) -> Tensor:
-        """``B``, of shape ``(b) x n x n``."""
+        """B, of shape ``(b) x n x n``, given or learned."""
         fixed = getattr(self, "_fixed_task_covar", None)
         return self.task_factor @ self.task_factor.mT if fixed is None else fixed
 
@@ -171,7 +204,7 @@ class ICMKernel(MultiTaskKernel):
 
 
 class TaskSimilarityKernel(MultiTaskKernel):
-    r"""A common similarity between all tasks: :math:`k(x, x') (\omega I + (1 - \omega) 1 1^T / n)`.
+    r"""All tasks equally similar: :math:`\Gamma(x, x') = k(x, x') (\omega I + (1 - \omega) 1 1^T / n)`.
 
     At :math:`\omega = 1` the tasks are unrelated, at :math:`\omega = 0` they are one and the same function. The task
     matrix has only two distinct eigenvalues, 1 and :math:`\omega`, so fitting costs two factorisations whatever n is.
@@ -179,8 +212,9 @@ class TaskSimilarityKernel(MultiTaskKernel):
     Args:
         base_kernel: The scalar kernel :math:`k`.
         num_tasks: The number of tasks n.
-        omega: A number in ``[0, 1]``, or a tensor with one for each batch. It stays as it is. If not given, it is
-            learned, from 0.5; the task matrix has no scale of its own, so pass a ``ScaleKernel`` to learn that too.
+        omega: A number in ``[0, 1]``, or ``(b)`` of them. It stays as it is. If not given, it is learned, from 0.5; the
+            task matrix has no scale of its own, so pass a ``ScaleKernel`` to learn that too.
+        active_dims: As in :class:`ICMKernel`.
 
     Example:
         >>> import gpytorch
@@ -216,7 +250,7 @@ class TaskSimilarityKernel(MultiTaskKernel):
 
     @property
     def omega(self) -> Tensor:
-        """``(b)``, given or learned."""
+        """``(b)``, the similarity, given or learned."""
         given = self._buffers.get("omega")
         return self.raw_omega_constraint.transform(self.raw_omega) if given is None else given
 
@@ -227,7 +261,7 @@ class TaskSimilarityKernel(MultiTaskKernel):
 
     @property
     def task_covar(self) -> Tensor:
-        """``B``, of shape ``(b) x n x n``."""
+        """``omega I + (1 - omega) 1 1^T / n``, of shape ``(b) x n x n``."""
         omega = self.omega[..., None, None]
         eye = torch.eye(self.num_tasks, dtype=omega.dtype, device=omega.device)
         return omega * eye + (1 - omega) / self.num_tasks
@@ -239,11 +273,13 @@ class TaskSimilarityKernel(MultiTaskKernel):
 class SumOfSeparableKernel(MultiTaskKernel):
     r"""A sum of multi-task kernels, :math:`\Gamma(x, x') = \sum_j k_j(x, x') B_j`.
 
-    If the :math:`B_j` commute, the regression solves one scalar problem for each common eigenvector; otherwise it
-    works on the full ``nt x nt`` matrix.
+    So tasks can share their long waves, say, and not the short ones. If the :math:`B_j` commute, the regression solves
+    one scalar problem for each common eigenvector; otherwise it works on the full ``nt x nt`` matrix.
 
     Args:
-        kernels: Multi-task kernels over the same tasks, such as :class:`ICMKernel`.
+        kernels: Multi-task kernels over the same tasks, such as :class:`ICMKernel`; each selects its inputs in its base
+            kernel.
+        active_dims: As in :class:`ICMKernel`.
 
     Example:
         >>> import torch
@@ -288,13 +324,16 @@ class IndependentKernel(MultiTaskKernel):
 
     Args:
         kernels: One scalar kernel per task. The same object may be repeated; it is then evaluated only once.
+        active_dims: As in :class:`ICMKernel`.
 
     Example:
         >>> import torch
         >>> from gpytorch.kernels import MaternKernel, RBFKernel
         >>> from mtbo_torch import IndependentKernel
-        >>> IndependentKernel([RBFKernel(), MaternKernel()])(torch.rand(3, 1)).shape
-        torch.Size([6, 6])
+        >>> kernel = IndependentKernel([RBFKernel(), MaternKernel()])
+        >>> kernel(torch.zeros(1, 1)).to_dense().detach()  # no covariance between the tasks
+        tensor([[1., 0.],
+                [0., 1.]])
     """
 
     def __init__(self, kernels: Sequence[Kernel], *, active_dims: tuple[int, ...] | None = None) -> None:
@@ -316,9 +355,9 @@ def learned_kernel(num_tasks: int, num_inputs: int, batch_shape: torch.Size = NO
     The lengthscales have BoTorch's prior, which is meant for inputs in the unit cube and grows with their number.
 
     Args:
-        num_tasks: The number of tasks.
-        num_inputs: The number of inputs.
-        batch_shape: ``(b)``, to learn a kernel for each.
+        num_tasks: The number of tasks n.
+        num_inputs: The number of inputs d.
+        batch_shape: ``(b)``, to learn a kernel for each data set of a batch.
 
     Example:
         >>> from mtbo_torch.kernels import learned_kernel
@@ -333,7 +372,18 @@ def learned_kernel(num_tasks: int, num_inputs: int, batch_shape: torch.Size = NO
 
 
 def num_tasks_of(name: str, kernel: object) -> int:
-    """The number of tasks of any multi-task kernel of GPyTorch; refuses everything else."""
+    """The number of tasks of any multi-task kernel of GPyTorch; a ``ValueError`` for everything else.
+
+    Args:
+        name: What the error calls the argument.
+        kernel: One of ours, or one of GPyTorch's own such as ``MultitaskKernel``.
+
+    Example:
+        >>> from gpytorch.kernels import MultitaskKernel, RBFKernel
+        >>> from mtbo_torch.kernels import num_tasks_of
+        >>> num_tasks_of("kernel", MultitaskKernel(RBFKernel(), num_tasks=3))
+        3
+    """
     one_point = torch.zeros(1, 1)
     count = kernel.num_outputs_per_input(one_point, one_point) if isinstance(kernel, Kernel) else 0
     if not count or (count == 1 and not hasattr(kernel, "num_tasks")):
@@ -345,7 +395,19 @@ def num_tasks_of(name: str, kernel: object) -> int:
 
 
 def require_takes(name: str, kernel: Kernel, X: Tensor) -> None:
-    """Refuse a kernel that was built for another number of inputs than that of ``(b) x t x d`` points."""
+    """Refuse a kernel that was built for another number of inputs than that of ``(b) x t x d`` points.
+
+    Args:
+        name: What the ``ValueError`` calls the kernel.
+        kernel: The kernel, on the points' device.
+        X: ``(b) x t x d``, of which only d counts.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from mtbo_torch.kernels import require_takes
+        >>> require_takes("kernel", RBFKernel(ard_num_dims=2), torch.rand(5, 2))  # three columns would be refused
+    """
     try:
         with torch.no_grad():
             kernel(X.new_zeros(1, X.shape[-1])).to_dense()
@@ -357,7 +419,21 @@ def require_takes(name: str, kernel: Kernel, X: Tensor) -> None:
 
 
 def shared_parameter(kernel: Kernel, batch_shape: torch.Size) -> str | None:
-    """The name of a parameter to be learned that is not one for each of the batch; None if there is none."""
+    """The name of a parameter to be learned that the data sets of a batch would have to share; None if there is none.
+
+    Args:
+        kernel: The kernel.
+        batch_shape: ``(b)``.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from mtbo_torch.kernels import shared_parameter
+        >>> shared_parameter(RBFKernel(), torch.Size([3]))
+        'raw_lengthscale'
+        >>> shared_parameter(RBFKernel(batch_shape=torch.Size([3])), torch.Size([3])) is None
+        True
+    """
     for path, part in kernel.named_modules():
         for name, parameter in part.named_parameters(recurse=False):
             is_batched = parameter.shape[: len(batch_shape)] == batch_shape
@@ -369,14 +445,20 @@ def shared_parameter(kernel: Kernel, batch_shape: torch.Size) -> str | None:
 
 
 def estimate_task_covar(readings: Tensor, gram: Tensor) -> Tensor:
-    r"""The paper's estimator :math:`B = R^T K^{-1} R / m` (Section 6).
+    r"""The paper's estimator of B from held-out readings, :math:`B = R^T K^{-1} R / m` (Section 6).
 
     Taking out what the places explain leaves what the tasks share. It maximises the likelihood of
     :math:`R \sim N(0, K \otimes B)`.
 
     Args:
-        readings: ``m x n``, R, with mean zero.
-        gram: ``m x m``, K, positive definite.
+        readings: ``m x n``, R, the values of all tasks at m places, with mean zero.
+        gram: ``m x m``, K, the kernel between the places, positive definite: with a nugget if places are close.
+
+    Returns:
+        ``n x n``, for :class:`ICMKernel`; singular if m < n.
+
+    Raises:
+        ValueError: If `gram` is singular in the precision at hand.
 
     Example:
         >>> import torch

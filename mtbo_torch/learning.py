@@ -49,6 +49,7 @@ class Units:
 
     @property
     def has_seen_values(self) -> bool:
+        """Whether values are standardised; without any they are left as they are."""
         return bool(self.outcomes._is_trained)
 
     def x(self, X: Tensor) -> Tensor:

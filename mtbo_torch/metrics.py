@@ -22,11 +22,19 @@ def scalarized_regret(scalarization: Scalarization, achieved: Tensor, attainable
 
     Args:
         scalarization: :math:`s_\lambda` with one weight vector, or ``q`` of them for ``q`` rounds.
-        achieved: ``q x n``, :math:`f(x_t)`.
+        achieved: ``q x n``, :math:`f(x_t)`, without noise.
         attainable: ``N x n``, :math:`f` on the whole domain.
 
     Returns:
         ``q`` regrets.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch import LinearScalarization
+        >>> from mtbo_torch.metrics import scalarized_regret
+        >>> f = torch.tensor([[0.0, 1.0], [1.0, 3.0], [2.0, 0.0]])
+        >>> scalarized_regret(LinearScalarization(torch.tensor([0.5, 0.5])), f[[0, 1]], f)
+        tensor([1.5000, 0.0000])
     """
     if not isinstance(scalarization, Scalarization):
         raise ValueError(
@@ -42,7 +50,20 @@ def scalarized_regret(scalarization: Scalarization, achieved: Tensor, attainable
 
 
 def average_regret(instantaneous: Tensor) -> Tensor:
-    r"""The time-average cumulative regret :math:`R_C(t) / t` after each of the ``... x T`` rounds."""
+    r"""The time-average cumulative regret :math:`R_C(t) / t = \frac1t \sum_{s \le t} r_s` after each round.
+
+    Args:
+        instantaneous: ``... x T``, the regrets :math:`r_t`, such as from :func:`scalarized_regret`.
+
+    Returns:
+        ``... x T``.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch.metrics import average_regret
+        >>> average_regret(torch.tensor([3.0, 1.0, 2.0]))
+        tensor([3., 2., 2.])
+    """
     _require_rounds("instantaneous", instantaneous)
     return instantaneous.cumsum(dim=-1) / _round_numbers(instantaneous)
 
@@ -61,6 +82,9 @@ def regret_certificate(lipschitz: Tensor, radius: Tensor, norm: Tensor) -> Tenso
         lipschitz: ``... x T``, :math:`L_{\lambda_t}`; the largest so far counts.
         radius: ``... x T``, the radius with which :math:`x_t` was chosen; the largest so far counts.
         norm: ``... x T``, :math:`\|\Gamma_{t-1}(x_t, x_t)\|`, before the observation.
+
+    Returns:
+        ``... x T``, of the cumulative regret: divide by t for the average.
 
     Example:
         >>> import torch
@@ -82,7 +106,20 @@ def regret_certificate(lipschitz: Tensor, radius: Tensor, norm: Tensor) -> Tenso
 
 
 def hypervolume(achieved: Tensor, ref_point: Tensor) -> float:
-    """The volume that ``t x n`` values dominate above a reference point (BoTorch's)."""
+    r"""The volume that values dominate above a reference point, :math:`vol(\bigcup_s \{y : z \le y \le y_s\})`.
+
+    Exact, by BoTorch's partitioning, whose cost grows steeply with the number of tasks.
+
+    Args:
+        achieved: ``t x n``, the values :math:`y_s`, with n of at least 2.
+        ref_point: ``n``, z.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch.metrics import hypervolume
+        >>> hypervolume(torch.tensor([[2.0, 1.0], [1.0, 2.0]]), ref_point=torch.zeros(2))
+        3.0
+    """
     _require_values("achieved", achieved, None)
     ref_point = require_tensor("ref_point", ref_point, "Pass one number per task.")
     n = achieved.shape[-1]
@@ -112,8 +149,8 @@ class RegretTracker:
     Args:
         scalarization: The class of :math:`s_\lambda`.
         best: Takes weights ``b x q x n`` to :math:`\max_x s_\lambda(f(x))`, ``b x q``.
-        bayes_weights: ``W x n``.
-        attainable: ``b x N x n``, f on a finite domain, if it is one.
+        bayes_weights: ``W x n``, the fixed weights of the Bayes regret.
+        attainable: ``b x N x n``, f on a finite domain; None for any other, and for neither share.
 
     Example:
         >>> import torch
@@ -159,7 +196,12 @@ class RegretTracker:
         return [hypervolume(Y, Y.amin(dim=0)) or torch.nan for Y in self.attainable]
 
     def update(self, weights: Tensor, values: Tensor) -> dict[str, Tensor]:
-        """The regrets in ``q`` more rounds with weights and noiseless values ``b x q x n``, each ``b x q``."""
+        """The regrets in q more rounds, by name, each ``b x q``.
+
+        Args:
+            weights: ``b x q x n``, of these rounds.
+            values: ``b x q x n``, f at the points chosen, without noise.
+        """
         n = self.bayes.num_tasks
         _require_values("weights", weights, n)
         _require_values("values", values, n)

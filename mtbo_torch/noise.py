@@ -58,6 +58,7 @@ class ObservedNoise(_GaussianLikelihoodBase):
         return self.variances.nan_to_num(nan=-torch.inf).amax(dim=-2, keepdim=True)
 
     def marginal(self, function_dist: MultivariateNormal, *params: Any, **kwargs: Any) -> MultivariateNormal:
+        """The distribution of noisy values: at the data with their own noise, elsewhere with the average."""
         mean, covariance = function_dist.mean, function_dist.lazy_covariance_matrix
         if isinstance(function_dist, MultitaskMultivariateNormal):
             noise = self._shaped_noise_covar(mean.shape)

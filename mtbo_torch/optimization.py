@@ -26,13 +26,22 @@ def maximise(
 
     Args:
         function: Takes ``R x b x d`` points, the i-th of every row for the i-th function, to ``R x b`` values.
-        bounds: ``2 x d``.
+        bounds: ``2 x d``, the lower and the upper corner.
         seeds: b of them, for choosing the starts.
-        num_restarts: The number of starts.
-        raw_samples: The number of Sobol points from which the starts are chosen.
+        num_restarts: The number of starts for each function.
+        raw_samples: The number of Sobol points from which these are chosen.
 
     Returns:
         ``b x d`` points and ``b`` values.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch.optimization import maximise
+        >>> peaks = torch.tensor([[0.25], [0.75]], dtype=torch.double)
+        >>> box = torch.tensor([[0.0], [1.0]], dtype=torch.double)
+        >>> x, _ = maximise(lambda X: -(X - peaks).square().sum(-1), box, seeds=[0, 1], num_restarts=2, raw_samples=16)
+        >>> x.allclose(peaks, atol=1e-3)
+        True
     """
     raw = torch.stack([draw_sobol_samples(bounds, raw_samples, 1, seed=seed).squeeze(-2) for seed in seeds], dim=1)
     with torch.no_grad():

@@ -24,10 +24,25 @@ ROUNDING = 1e-6
 
 
 class Scalarization(MCAcquisitionObjective, ABC):
-    r"""A monotone map :math:`s_\lambda : R^n \to R`; also a BoTorch objective for Monte-Carlo acquisitions.
+    r"""What all scalarisations are: one value :math:`s_\lambda(y)`, to be maximised, from the values y of n tasks.
+
+    :math:`s_\lambda : R^n \to R` never falls when a task rises. It is a BoTorch objective for Monte-Carlo acquisitions,
+    too. For one of your own, define ``_scalarize``, from ``... x n`` values to ``...``, and :attr:`lipschitz`.
 
     Args:
         weights: ``(b) x n``, non-negative and not all zero: :math:`\lambda`, one for each batch.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch.scalarizations import Scalarization
+        >>> class Smallest(Scalarization):
+        ...     def _scalarize(self, Y):
+        ...         return Y.amin(dim=-1)
+        ...     @property
+        ...     def lipschitz(self):
+        ...         return torch.ones_like(self.weights[..., 0])
+        >>> Smallest(torch.ones(2))(torch.tensor([[4.0, 8.0], [5.0, -1.0]]))
+        tensor([ 4., -1.])
     """
 
     weights: Tensor
@@ -39,12 +54,13 @@ class Scalarization(MCAcquisitionObjective, ABC):
 
     @property
     def num_tasks(self) -> int:
+        """The number of tasks n."""
         return self.weights.shape[-1]
 
     @property
     @abstractmethod
     def lipschitz(self) -> Tensor:
-        r"""``(b)``, the Lipschitz constant :math:`L_\lambda` in the Euclidean norm."""
+        r"""``(b)``, the Lipschitz constant: :math:`|s_\lambda(y) - s_\lambda(y')| \le L_\lambda \|y - y'\|_2`."""
 
     @property
     def directions(self) -> Tensor | None:
@@ -54,11 +70,11 @@ class Scalarization(MCAcquisitionObjective, ABC):
     def upper_bound(self, mean: Tensor, deviations: Tensor) -> Tensor:
         r"""``... x q``, the largest value if y is at most `deviations` from `mean` in each of :attr:`directions`.
 
-        For the tasks that is :math:`s_\lambda(\mu + \delta)`, because s is monotone.
+        For the tasks that is :math:`s_\lambda(\mu + \delta)`, because s never falls when one of them rises.
 
         Args:
-            mean: ``... x q x n``.
-            deviations: ``... x q x k``.
+            mean: ``... x q x n``, :math:`\mu`.
+            deviations: ``... x q x k``, :math:`\delta`.
         """
         return self(mean + deviations)
 
@@ -66,7 +82,7 @@ class Scalarization(MCAcquisitionObjective, ABC):
     def _scalarize(self, Y: Tensor) -> Tensor: ...
 
     def forward(self, samples: Tensor, X: Tensor | None = None) -> Tensor:
-        """Scalarise ``... x (b) x q x n`` values into ``... x (b) x q``."""
+        """Scalarise ``... x (b) x q x n`` values into ``... x (b) x q``; `X` is ignored, for BoTorch."""
         samples = require_tensor("Y", samples, "Pass one column per task.")
         if samples.dim() == 0 or samples.shape[-1] != self.num_tasks:
             raise ValueError(
@@ -79,7 +95,10 @@ class Scalarization(MCAcquisitionObjective, ABC):
 
 
 class LinearScalarization(Scalarization):
-    r""":math:`s_\lambda(y) = \sum_i \lambda_i y_i`, with :math:`L_\lambda = \|\lambda\|_2`.
+    r"""The weighted sum :math:`s_\lambda(y) = \sum_i \lambda_i y_i`, with :math:`L_\lambda = \|\lambda\|_2`.
+
+    Args:
+        weights: ``(b) x n``, non-negative and not all zero.
 
     Example:
         >>> import torch
@@ -90,13 +109,16 @@ class LinearScalarization(Scalarization):
 
     @property
     def lipschitz(self) -> Tensor:
+        r"""``(b)``, :math:`\|\lambda\|_2`."""
         return torch.linalg.vector_norm(self.weights, dim=-1)
 
     @property
     def directions(self) -> Tensor:
+        """``(b) x 1 x n``, the weights."""
         return self.weights.unsqueeze(-2)
 
     def upper_bound(self, mean: Tensor, deviations: Tensor) -> Tensor:
+        r"""``... x q``, :math:`\lambda^T \mu + \delta`, from ``... x q x n`` means and ``... x q x 1`` deviations."""
         return self(mean) + deviations.squeeze(-1)
 
     def _scalarize(self, Y: Tensor) -> Tensor:
@@ -104,10 +126,14 @@ class LinearScalarization(Scalarization):
 
 
 class ChebyshevScalarization(Scalarization):
-    r""":math:`s_\lambda(y) = \min_i \lambda_i (y_i - z_i)`, with :math:`L_\lambda = \max_i \lambda_i`.
+    r"""The worst weighted task, :math:`s_\lambda(y) = \min_i \lambda_i (y_i - z_i)`.
+
+    With z below all values, or above all, every point of the Pareto front maximises it for some weights; of the
+    weighted sum that is only true of convex fronts.
 
     Args:
-        weights: ``(b) x n``, non-negative and not all zero.
+        weights: ``(b) x n``, non-negative and not all zero. A larger one makes a task matter more if z is above its
+            values, less if z is below.
         ref_point: ``n`` or ``(b) x n``, the reference point z; the origin by default.
 
     Example:
@@ -127,6 +153,7 @@ class ChebyshevScalarization(Scalarization):
 
     @property
     def lipschitz(self) -> Tensor:
+        r"""``(b)``, :math:`\max_i \lambda_i`."""
         return self.weights.amax(dim=-1)
 
     def _scalarize(self, Y: Tensor) -> Tensor:
@@ -136,18 +163,18 @@ class ChebyshevScalarization(Scalarization):
 
 
 class HypervolumeScalarization(Scalarization):
-    r""":math:`s_\lambda(y) = \min_i (\max(0, (y_i - z_i) / \lambda_i))^n` (Zhang & Golovin 2020).
+    r"""For the hypervolume, :math:`s_\lambda(y) = \min_i (\max(0, (y_i - z_i) / \lambda_i))^n`.
 
     With :class:`SphereWeights`, the average over :math:`\lambda` of the best value in a set is the hypervolume that the
-    set dominates, over :math:`\pi^{n/2} / (2^n \Gamma(n/2 + 1))`: who maximises it in each round maximises the
-    hypervolume. Where something is gained, it ranks points as :meth:`chebyshev` does.
+    set dominates beyond z, divided by a constant, the volume of the unit ball's positive part (Zhang & Golovin 2020):
+    who maximises :math:`s_\lambda` in each round maximises the hypervolume. Where something is gained, it ranks points
+    as :meth:`chebyshev` does.
 
     Args:
         weights: ``(b) x n``, non-negative and not all zero. A small one makes a task matter little.
         ref_point: ``n`` or ``(b) x n``, the reference point z of the hypervolume: what counts exceeds it in every task.
-        upper: ``n`` or ``(b) x n``, the largest values that the tasks can take, from which the Lipschitz constant
-            :math:`n M^{n-1} / \min_i \lambda_i` with :math:`M = \min_i (u_i - z_i) / \lambda_i` follows. Only the bound
-            ``"norm"`` needs it.
+        upper: ``n`` or ``(b) x n``, the largest values that the tasks can take, from which :attr:`lipschitz` follows.
+            Only the bound ``"norm"`` of an acquisition needs it.
 
     Example:
         >>> import torch
@@ -176,6 +203,11 @@ class HypervolumeScalarization(Scalarization):
 
     @property
     def lipschitz(self) -> Tensor:
+        r"""``(b)``, :math:`n M^{n-1} / \min_i \lambda_i` with :math:`M = \min_i (u_i - z_i) / \lambda_i`, for y <= u.
+
+        Raises:
+            ValueError: If `upper` was not given.
+        """
         if self.upper is None:
             raise ValueError(
                 "upper should be given for a Lipschitz constant, which this scalarisation only has on a bounded range, "
@@ -188,7 +220,7 @@ class HypervolumeScalarization(Scalarization):
     def chebyshev(self) -> ChebyshevScalarization:
         r"""The scalarisation c with :math:`s = \max(0, c)^n`: the weights :math:`1 / \lambda_i`, from the same point.
 
-        It also tells apart what is worth nothing here.
+        It also ranks points that are worth nothing here, so a search is never on a plateau.
         """
         return ChebyshevScalarization(self._positive_weights.reciprocal(), self.ref_point)
 
@@ -204,7 +236,8 @@ class HypervolumeScalarization(Scalarization):
 class ObjectiveScalarization(Scalarization):
     r"""A scalarisation of objectives that are linear in the tasks: :math:`s(C y)`.
 
-    A row of C with a single entry of -1 is a task to be minimised; a column of zeros, a task that is no objective.
+    A row of C with a single entry of -1 is a task to be minimised; a column of zeros, a task that is no objective. So
+    it may fall when a task rises, but not when an objective does.
 
     Args:
         scalarization: s, of the k objectives, all maximised.
@@ -212,8 +245,7 @@ class ObjectiveScalarization(Scalarization):
 
     Example:
         >>> import torch
-        >>> from mtbo_torch import LinearScalarization
-        >>> from mtbo_torch.scalarizations import ObjectiveScalarization
+        >>> from mtbo_torch import LinearScalarization, ObjectiveScalarization
         >>> profit_and_cost = torch.tensor([[1.0, 0.0], [0.0, -1.0]])
         >>> scalarization = ObjectiveScalarization(LinearScalarization(torch.tensor([0.5, 0.5])), profit_and_cost)
         >>> scalarization(torch.tensor([[3.0, 1.0]]))
@@ -247,14 +279,17 @@ class ObjectiveScalarization(Scalarization):
 
     @property
     def num_tasks(self) -> int:
+        """The number of tasks n, not that of the k objectives, which have the weights."""
         return self.objectives.shape[-1]
 
     @property
     def lipschitz(self) -> Tensor:
+        r"""``(b)``, :math:`L_\lambda \|C\|` with the largest singular value of C."""
         return self.scalarization.lipschitz * self._stretch.to(self.weights)
 
     @property
     def directions(self) -> Tensor:
+        """``k x n``, the rows of C; or ``(b) x 1 x n``, their weighted sum, for a linear scalarisation."""
         inner = self.scalarization.directions
         return self.objectives if inner is None else inner @ self.objectives.to(inner)
 
@@ -269,10 +304,22 @@ class ObjectiveScalarization(Scalarization):
 
 
 class WeightDistribution(ABC):
-    r"""A distribution :math:`P_\lambda` of weights, on the simplex unless a class says otherwise.
+    r"""Where weights come from: a distribution :math:`P_\lambda`, on the simplex unless a class says otherwise.
+
+    For one of your own, define ``_draw``, which need not normalise what it draws.
 
     Args:
         num_tasks: The number of tasks n.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch.scalarizations import WeightDistribution
+        >>> class OneTaskAtATime(WeightDistribution):
+        ...     def _draw(self, shape, generator, dtype, device):
+        ...         task = torch.randint(shape[-1], shape[:-1], generator=generator, device=device)
+        ...         return torch.nn.functional.one_hot(task, shape[-1]).to(dtype)
+        >>> OneTaskAtATime(3).sample(100, generator=torch.Generator().manual_seed(0)).sum(dim=-1).unique()
+        tensor([1.])
     """
 
     _norm_order = 1
@@ -297,7 +344,13 @@ class WeightDistribution(ABC):
             shape: How many, as a number or a shape; a single vector by default.
             generator: The source of randomness.
             dtype: The default dtype if not given.
-            device: The generator's device if not given.
+            device: The generator's device if not given, or the CPU without one.
+
+        Example:
+            >>> import torch
+            >>> from mtbo_torch import UniformWeights
+            >>> UniformWeights(3).sample((4, 2), dtype=torch.double).shape
+            torch.Size([4, 2, 3])
         """
         shape = _checked_shape(shape)
         if generator is not None and not isinstance(generator, torch.Generator):
@@ -320,7 +373,12 @@ class WeightDistribution(ABC):
 
 
 class UniformWeights(WeightDistribution):
-    r""":math:`\lambda = u / \|u\|_1` with u uniform on the unit cube.
+    r"""Normalised uniform weights, :math:`\lambda = u / \|u\|_1` with u uniform on the unit cube.
+
+    They favour the middle of the simplex; :class:`DirichletWeights` are uniform on it.
+
+    Args:
+        num_tasks: The number of tasks n.
 
     Example:
         >>> import torch
@@ -340,6 +398,9 @@ class InverseUniformWeights(WeightDistribution):
 
     :math:`\lambda = \alpha / \|\alpha\|_1`, :math:`\alpha_i = \|u\|_1 / u_i`, u uniform on the unit cube.
 
+    Args:
+        num_tasks: The number of tasks n.
+
     Example:
         >>> import torch
         >>> from mtbo_torch import InverseUniformWeights
@@ -355,11 +416,12 @@ class InverseUniformWeights(WeightDistribution):
 
 
 class DirichletWeights(WeightDistribution):
-    r"""Weights from a Dirichlet distribution; uniform on the simplex when all concentrations are one.
+    r"""Weights from a Dirichlet distribution, with a density proportional to :math:`\prod_i \lambda_i^{a_i - 1}`.
 
     Args:
         num_tasks: The number of tasks n.
-        concentration: A positive number, or a tensor with one for each task.
+        concentration: :math:`a`, a positive number or ``n`` of them. With 1, the default, weights are uniform on the
+            simplex; larger ones gather around :math:`a / \|a\|_1`, smaller ones at the corners.
 
     Example:
         >>> import torch
@@ -395,7 +457,12 @@ class DirichletWeights(WeightDistribution):
 
 
 class SphereWeights(WeightDistribution):
-    r"""Uniform on the positive part of the unit sphere: squares sum to one; for :class:`HypervolumeScalarization`.
+    r"""Uniform on the positive part of the unit sphere, for :class:`HypervolumeScalarization`: squares sum to one.
+
+    :math:`\lambda = |z| / \|z\|_2` with z from the standard normal distribution.
+
+    Args:
+        num_tasks: The number of tasks n.
 
     Example:
         >>> import torch
@@ -419,8 +486,8 @@ class BoxWeights(WeightDistribution):
     The weights are drawn one after another in random order, each uniformly from what the box and those before leave it.
 
     Args:
-        lower: ``n``, non-negative, with a sum of at most one.
-        upper: ``n``, not below `lower`, with a sum of at least one.
+        lower: ``n``, l, non-negative, with a sum of at most one.
+        upper: ``n``, u, not below `lower`, with a sum of at least one.
 
     Example:
         >>> import torch
@@ -474,10 +541,10 @@ class BoxWeights(WeightDistribution):
 
 
 class FixedWeights(WeightDistribution):
-    r"""Always the same weights: a deterministic scalarisation. They are scaled to sum to one.
+    r"""Always the same weights, :math:`\lambda = w / \|w\|_1`: one trade-off.
 
     Args:
-        weights: ``n``, non-negative and not all zero.
+        weights: ``n``, w, non-negative and not all zero.
 
     Example:
         >>> import torch
@@ -519,8 +586,21 @@ def _positive_uniform(
 
 
 def default_weights(scalarization: type[Scalarization], num_tasks: int) -> WeightDistribution:
-    """:class:`InverseUniformWeights` (the paper's) for the Chebyshev scalarisation, :class:`SphereWeights` for the
-    hypervolume's, else :class:`UniformWeights`."""
+    """The weights that go with a scalarisation.
+
+    :class:`InverseUniformWeights` (the paper's) for the Chebyshev scalarisation, :class:`SphereWeights` for the
+    hypervolume's, else :class:`UniformWeights`.
+
+    Args:
+        scalarization: The class.
+        num_tasks: The number of tasks n.
+
+    Example:
+        >>> from mtbo_torch import ChebyshevScalarization
+        >>> from mtbo_torch.scalarizations import default_weights
+        >>> default_weights(ChebyshevScalarization, num_tasks=3)
+        InverseUniformWeights(3)
+    """
     if not (isinstance(scalarization, type) and issubclass(scalarization, Scalarization)):
         raise ValueError(
             f"scalarization should be a class such as ChebyshevScalarization, got {scalarization!r}. Pass the class."

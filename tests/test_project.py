@@ -1,15 +1,18 @@
-"""The project itself: the direction of imports, the README's code, the command line."""
+"""The project itself: the direction of imports, the docstrings, the README's code, the command line."""
 
 from __future__ import annotations
 
 import ast
+import doctest
+import inspect
 import re
+from importlib import import_module
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import matplotlib as mpl
 import pytest
 
-import mtbo_torch
 from mtbo_torch.cli import main
 from mtbo_torch.problems.paper import OPEN_CHOICES
 
@@ -75,9 +78,86 @@ def test_imports_go_one_way(path: Path) -> None:
         assert siblings <= SHARED_BY_SIBLINGS
 
 
-def test_every_public_name_exists_and_is_documented() -> None:
-    for name in mtbo_torch.__all__:
-        assert "Example:" in getattr(mtbo_torch, name).__doc__, name
+# Packages say what they export; in other modules, what has no underscore is public.
+PACKAGES = ("mtbo_torch", "mtbo_torch.models", "mtbo_torch.problems", "mtbo_torch.strategies")
+MODULES = ("kernels", "comparison", "scalarizations", "confidence", "feasibility", "optimization", "metrics")
+WITH_EQUATION = """
+    MultiTaskKernel ICMKernel TaskSimilarityKernel SumOfSeparableKernel IndependentKernel estimate_task_covar
+    ExactMultiTaskGP ExactMultiTaskGP.leave_one_out ExactMultiTaskGP.log_marginal_likelihood
+    NystromMultiTaskGP NystromMultiTaskGP.inclusion_probs
+    MultiTaskGPModel.mean MultiTaskGPModel.covariance MultiTaskGPModel.covariance_norm
+    MultiTaskGPModel.mean_and_variance MultiTaskGPModel.info_gain ComparedKernel compare_kernels
+    Scalarization Scalarization.lipschitz Scalarization.upper_bound LinearScalarization LinearScalarization.lipschitz
+    ChebyshevScalarization ChebyshevScalarization.lipschitz HypervolumeScalarization HypervolumeScalarization.lipschitz
+    HypervolumeScalarization.chebyshev ObjectiveScalarization ObjectiveScalarization.lipschitz
+    WeightDistribution UniformWeights InverseUniformWeights DirichletWeights SphereWeights BoxWeights FixedWeights
+    exact_radius nystrom_radius independent_radius independent_nystrom_radius mobo_radius theory_oversampling
+    OutcomeConstraints OutcomeConstraints.probability OutcomeConstraints.in_units
+    ScalarizedMultiTaskUCB NystromScalarizedMultiTaskUCB
+    MTKB MTBKB ITKB ITBKB MOBO KernelStrategy.covariance_norm
+    scalarized_regret average_regret regret_certificate hypervolume RegretTracker
+    PerturbedSine ShiftedBranin RKHSFunction FieldProblem
+""".split()  # noqa: SIM905
+SHAPE = re.compile(r"``(\(b\)|\.\.\.|\w)( x [^`]+)?``")
+
+
+def public_names() -> dict[str, Any]:
+    found = {}
+    for package in map(import_module, PACKAGES):
+        found |= {name: getattr(package, name) for name in package.__all__}
+    for module in (import_module(f"mtbo_torch.{name}") for name in MODULES):
+        own = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+        found |= {name: value for name, value in own.items() if getattr(value, "__module__", "") == module.__name__}
+    return {name: value for name, value in found.items() if inspect.isroutine(value) or inspect.isclass(value)}
+
+
+def public_members() -> dict[str, Any]:
+    """The methods and properties that public classes of ours, and those they inherit from, define."""
+    classes = {base for value in public_names().values() if inspect.isclass(value) for base in value.__mro__}
+    return {
+        f"{owner.__name__}.{name}": (owner, name, value)
+        for owner in sorted(classes, key=str)
+        if owner.__module__.startswith("mtbo_torch")
+        for name, value in vars(owner).items()
+        if not name.startswith("_") and (inspect.isroutine(value) or isinstance(value, property | classmethod))
+    }
+
+
+def own_doc(owner: type, name: str) -> str:
+    """The docstring of a member, or that of the method of ours which it overrides; a host's does not count."""
+    ours = [vars(base).get(name) for base in owner.__mro__ if base.__module__.startswith("mtbo_torch")]
+    return next((member.__doc__ for member in ours if member is not None and member.__doc__), "")
+
+
+def takes_tensors(value: Any) -> bool:
+    function = value.__init__ if inspect.isclass(value) else getattr(value, "__func__", value)
+    hints = get_type_hints(function) if inspect.isfunction(function) else {}
+    return any("Tensor" in str(hint) for name, hint in hints.items() if name != "return")
+
+
+def require_equation_and_shapes(name: str, value: Any, doc: str) -> None:
+    assert ":math:" in doc or ".. math::" in doc or name not in WITH_EQUATION, "no equation"
+    assert SHAPE.search(doc) or not takes_tensors(value), "no shape of a tensor, such as ``(b) x t x n``"
+
+
+@pytest.mark.parametrize("name", sorted(public_names()))
+def test_every_public_name_exists_and_is_documented(name: str) -> None:
+    value = public_names()[name]
+    doc = value.__doc__ or ""
+    assert doctest.DocTestParser().get_examples(doc.partition("Example:")[2]), "no example that runs"
+    require_equation_and_shapes(name, value, doc)
+
+
+@pytest.mark.parametrize("name", sorted(public_members()))
+def test_every_public_member_is_documented(name: str) -> None:
+    owner, attribute, value = public_members()[name]
+    doc = own_doc(owner, attribute)
+    assert doc, "no docstring"
+    require_equation_and_shapes(name, value, doc)
+
+
+def test_equations_are_asked_of_names_that_exist() -> None:
+    assert not set(WITH_EQUATION) - public_names().keys() - public_members().keys()
 
 
 def readme_blocks() -> list[str]:

@@ -59,6 +59,7 @@ class Instances(ABC):
 
     @property
     def num_tasks(self) -> int:
+        """The number of tasks n."""
         return self.kernel.num_tasks
 
 

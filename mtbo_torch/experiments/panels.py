@@ -103,6 +103,7 @@ class Panel:
 
     @property
     def is_sweep(self) -> bool:
+        """Whether the curves are experiments, not algorithms."""
         return len(self.experiments) > 1
 
     def algorithms(self, wanted: Sequence[str]) -> tuple[str, ...]:
@@ -111,6 +112,7 @@ class Panel:
 
 
 def base_kernel(lengthscale: float, kind: Tensor) -> RBFKernel:
+    """The squared exponential kernel, fixed, with the dtype and device of ``kind``."""
     kernel = RBFKernel().to(kind)
     kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.double).to(kind)
     return kernel.requires_grad_(False)

@@ -71,6 +71,7 @@ class Run:
 
     @property
     def is_done(self) -> bool:
+        """Whether all rounds were played."""
         return self.round >= self.part.settings.rounds
 
     def advance(self) -> Columns:
@@ -115,6 +116,7 @@ class Run:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from :meth:`state_dict` of the same part."""
         self.strategy.load_state_dict(state["strategy"])
         for generator, value in zip(self.noise, state["noise"], strict=True):
             generator.set_state(value)

@@ -47,10 +47,29 @@ from mtbo_torch.noise import ObservedNoise, likelihood_of, noise_of, require_lik
 
 
 class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin, ABC):
-    """What the exact and the Nystrom model share: a BoTorch model around a regression.
+    """What the exact and the Nystrom model share: a BoTorch model around a regression; see there for the arguments.
 
-    The regression works in the user's units: an affine outcome transform is a change of units, which scales the task
-    matrices and the noise. Inputs are transformed before it sees them.
+    Everything it says is in the units of `train_Y`, and it takes points in those of `train_X`. (The regression works in
+    the user's units: an affine outcome transform is a change of units, which scales the task matrices and the noise.
+    Inputs are transformed before it sees them.) It is fitted when first asked, and anew when a hyper-parameter has
+    changed.
+
+    Args:
+        train_X: ``(b) x t x d``.
+        train_Y: ``(b) x t x n``.
+
+    Example:
+        >>> import torch, gpytorch
+        >>> from mtbo_torch import ExactMultiTaskGP, ICMKernel
+        >>> from mtbo_torch.models import MultiTaskGPModel
+        >>> X = torch.linspace(0, 1, 5, dtype=torch.double).unsqueeze(-1)
+        >>> kernel = ICMKernel(gpytorch.kernels.RBFKernel(), torch.eye(2, dtype=torch.double))
+        >>> model = ExactMultiTaskGP(X, torch.cat([X.sin(), X.cos()], dim=-1), covar_module=kernel, eta=0.1)
+        >>> isinstance(model, MultiTaskGPModel)
+        True
+        >>> more = model.condition_on_observations(X[:1] + 2, torch.ones(1, 2, dtype=torch.double))
+        >>> bool((more.covariance_norm(X) <= model.covariance_norm(X)).all())
+        True
     """
 
     _supports_cache_root = False
@@ -123,14 +142,20 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
 
     @property
     def info_gain(self) -> Tensor:
-        r"""``(b)``, the information gain :math:`\frac12 \log\det(I + \eta^{-1} G_t)`."""
+        r"""``(b)``, the information gain :math:`\frac12 \log\det(I + \eta^{-1} G_t)`, which a radius needs.
+
+        Of a :class:`NystromMultiTaskGP`, :math:`\frac12 \log\det(I + \eta^{-1} \tilde G_t) + \frac1{2 \eta} tr(G_t -
+        \tilde G_t)`, never less, of the data it was built with, and :math:`\frac12 \log\det(I + \eta^{-1}
+        \tilde\Gamma_{s-1}(x_s, x_s))` more for every observation since.
+        """
         return self.regression.info_gain
 
     @property
     def noise(self) -> Tensor:
         r"""``(b) x 1`` or ``(b) x n``: :math:`\eta`, the same for all tasks or one for each.
 
-        It is that of values behind the outcome transform, and the average if observations have their own.
+        It is that of values behind the outcome transform, such as standardised ones, and the average if observations
+        have their own.
         """
         return noise_of(self.likelihood)
 
@@ -157,10 +182,13 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         return fitted.regression.covariance_norm(points)
 
     def mean_and_norm(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and covariance norm together, sharing the kernel evaluation.
+        """:meth:`mean` and :meth:`covariance_norm` at ``... x q x d`` points, sharing the kernel evaluation.
 
         For use inside acquisition functions. Away from the CPU, where comparing them would wait for the device,
         hyper-parameters are taken to be unchanged since the last call of another method.
+
+        Returns:
+            ``... x q x n`` and ``... x q``.
         """
         fitted, points = self._at(X, in_acquisition=True)
         if self._tasks is not None:
@@ -170,11 +198,14 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         return self._mean(fitted, points, mean), norm
 
     def mean_and_variance(self, X: Tensor, directions: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        r"""Mean, and the variances :math:`e^T \Gamma_t(x, x) e`, ``... x q x k``; otherwise as :meth:`mean_and_norm`.
+        r""":meth:`mean`, and the variances :math:`e^T \Gamma_t(x, x) e`; otherwise as :meth:`mean_and_norm`.
 
         Args:
             X: ``... x q x d``.
             directions: ``(b) x k x n``, the directions e; by default the n tasks.
+
+        Returns:
+            ``... x q x n`` and ``... x q x k``.
         """
         fitted, points = self._at(X, in_acquisition=True)
         if directions is not None:
@@ -187,7 +218,11 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         return self._mean(fitted, points, mean), self._select(variance) if directions is None else variance
 
     def mean_and_covariance(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and :meth:`covariance` together; otherwise as :meth:`mean_and_norm`."""
+        """:meth:`mean` and :meth:`covariance` at ``... x q x d`` points; otherwise as :meth:`mean_and_norm`.
+
+        Returns:
+            ``... x q x n`` and ``... x q x n x n``.
+        """
         fitted, points = self._at(X, in_acquisition=True)
         mean, covariance = fitted.regression.mean_and_covariance(points)
         return self._mean(fitted, points, mean), self._block(covariance)
@@ -207,6 +242,10 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
             observation_noise: Whether to add the noise, or the noise variances to add, ``... x q x n`` (or
                 ``... x 1 x n``), of values behind the outcome transform.
             posterior_transform: Applied to the result.
+
+        Returns:
+            A posterior with mean and variance ``... x q x n``. Its joint covariance, ``... x qn x qn``, is only
+            evaluated when it is needed, as for samples.
         """
         if posterior_transform is not None and not callable(posterior_transform):
             raise ValueError(
@@ -236,6 +275,9 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
             noise: ``... x q x n`` noise variances, behind the outcome transform, for a model that was built with
                 `train_Yvar`; by default the average of those it has.
             kwargs: Ignored, for BoTorch.
+
+        Raises:
+            UnsupportedError: For a model that :meth:`subset_output` gave.
         """
         if self._tasks is not None:
             raise UnsupportedError(
@@ -294,7 +336,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         return self._tasks
 
     def whole(self) -> Self:
-        """This model with all its tasks."""
+        """This model with all its tasks, also those that :meth:`subset_output` hides."""
         if self._tasks is None:
             return self
         new = self.with_regression(self.regression)
@@ -310,7 +352,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         """The same model, showing some of its tasks only; what it knows of them still comes from all.
 
         Args:
-            idcs: The indices of the tasks.
+            idcs: The indices of the outputs to keep, from 0; negative ones count from the end.
         """
         tasks = self._kept([] if idcs is None else idcs)
         new = self.with_regression(self.regression)
@@ -318,7 +360,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         return new
 
     def with_regression(self, regression: reg.Regression) -> Self:
-        """A copy of this model around a regression that grew out of this model's."""
+        """A copy of this model around a regression that grew out of :attr:`regression`."""
         if not isinstance(regression, reg.Regression):
             raise ValueError(
                 f"regression should be a Regression, got {type(regression).__name__}. "
@@ -327,7 +369,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         return self._with_regression(regression, None)
 
     def forward(self, x: Tensor) -> MultitaskMultivariateNormal:
-        """The prior at ``x``, as GPyTorch's marginal likelihood wants it."""
+        """The prior at ``(b) x q x d`` points, as GPyTorch's marginal likelihood wants it; not the posterior."""
         if self.training:
             x = self.transform_inputs(x)
         mean = evaluated_mean(self.mean_module, x, self._num_tasks)

@@ -15,8 +15,15 @@ from mtbo_torch.models.fitted import Problem
 class ExactMultiTaskGP(MultiTaskGPModel):
     r"""Vector-valued kernel ridge regression, or a multi-task GP, as a BoTorch model.
 
-    Its posterior is that of the paper's equations for :math:`\mu_t` and :math:`\Gamma_t`, with all covariances
-    between tasks. For kernels ``k B`` (and sums whose task matrices commute) a fit costs :math:`O(r t^3)` with r the
+    .. math::
+
+        \mu_t(x) &= G_t(x)^T (G_t + \eta I)^{-1} vec(Y_t) \\
+        \Gamma_t(x, x') &= \Gamma(x, x') - G_t(x)^T (G_t + \eta I)^{-1} G_t(x')
+
+    with :math:`G_t = [\Gamma(x_i, x_j)]_{ij}` between the t points observed and :math:`G_t(x) = [\Gamma(x_i, x)]_i`.
+    The posterior has all covariances between tasks.
+
+    For kernels ``k B`` (and sums whose task matrices commute) a fit costs :math:`O(r t^3)` with r the
     number of distinct non-zero eigenvalues of B, conditioning on a point :math:`O(r t^2)`, and mean and norm at a
     point :math:`O(t^2)` whatever the number of tasks (:math:`O(r t^2)` if each has a noise of its own); other kernels
     work on the ``nt x nt`` matrix.
@@ -63,11 +70,15 @@ class ExactMultiTaskGP(MultiTaskGPModel):
     def leave_one_out(self) -> tuple[Tensor, Tensor]:
         r"""What the model says of the values at each training point from all others, hyper-parameters kept.
 
-        The mean and the covariance of all n values at a point, with the noise of that observation, in closed form:
-        :math:`O(r t^2)` for kernels ``k B`` and sums whose task matrices commute, :math:`O(n^3 t^2)` for others.
+        The mean and the covariance of :math:`y_s` given :math:`Y_{-s}`, all n values at a point, with the noise of that
+        observation, in closed form: :math:`O(r t^2)` for kernels ``k B`` and sums whose task matrices commute,
+        :math:`O(n^3 t^2)` for others.
 
         Returns:
             ``(b) x t x n`` and ``(b) x t x n x n``.
+
+        Raises:
+            UnsupportedError: If a value is missing, or the outcome transform is not affine.
 
         Example:
             >>> import torch, gpytorch
@@ -97,7 +108,9 @@ class ExactMultiTaskGP(MultiTaskGPModel):
         return self._mean(fitted, regression.train_X, mean), self._block(covariance)
 
     def log_marginal_likelihood(self) -> Tensor:
-        """``(b)``, the log density of what was seen of `train_Y`, in its units, without priors of hyper-parameters.
+        r"""``(b)``, :math:`\log N(vec(Y_t); 0, G_t + \eta I)`, without priors of hyper-parameters.
+
+        It is the density of what was seen of `train_Y`, in its units and about its prior mean.
 
         Example:
             >>> import torch, gpytorch

@@ -26,6 +26,7 @@ class OutcomeUnits:
 
     @classmethod
     def of(cls, transform: OutcomeTransform, like: Tensor) -> OutcomeUnits:
+        """Of an affine transform; ``like`` is ``(b) x 1 x n``."""
         zero, one = torch.zeros_like(like), torch.ones_like(like)
         # The variance knows the scale to all digits; a difference of values only knows its sign.
         offset, variance = transform.untransform(zero, Yvar=one)
@@ -73,6 +74,7 @@ class Fitted:
     hyperparameters: tuple[Tensor, ...]
 
     def is_for(self, hyperparameters: list[Tensor]) -> bool:
+        """Whether these are the values of the hyper-parameters it was fitted with."""
         if [value.shape for value in hyperparameters] != [value.shape for value in self.hyperparameters]:
             return False
         pairs = list(zip(hyperparameters, self.hyperparameters, strict=True))
@@ -83,6 +85,7 @@ class Fitted:
 
     @property
     def has_prior_mean(self) -> bool:
+        """Whether anything is to be added to the regression's mean."""
         return self.units is not None or not isinstance(self.mean_module, ZeroMean)
 
     def prior_mean(self, points: Tensor) -> Tensor:

@@ -21,19 +21,30 @@ DEFAULT_OVERSAMPLING = 3.0
 
 
 class NystromMultiTaskGP(MultiTaskGPModel):
-    r"""The same on a dictionary of m observations in place of all t (Algorithm 2).
+    r""":class:`ExactMultiTaskGP` for very many observations, from a dictionary of m of the t (Algorithm 2).
 
-    Mean and norm at a point cost :math:`O(m^2)`, conditioning on a point :math:`O(m^2)`. The posterior is a good one as
-    long as the dictionary is: draw it anew with :meth:`resample` as data come in, or let :class:`MTBKB` do so.
+    .. math::
+
+        \tilde\mu_t(x) &= \Phi(x)^T (V_t + \eta I)^{-1} \sum_s \Phi(x_s) y_s,
+        \quad V_t = \sum_s \Phi(x_s) \Phi(x_s)^T \\
+        \tilde\Gamma_t(x, x) &= \Gamma(x, x) - \Phi(x)^T \Phi(x) + \eta \Phi(x)^T (V_t + \eta I)^{-1} \Phi(x)
+
+    with features :math:`\Phi(x) = L^{-1} [\Gamma(x_i, x)]_i` for the dictionary's points :math:`x_i` and
+    :math:`L L^T = [\Gamma(x_i, x_j)]_{ij}`. All t observations count; the dictionary says which functions can be
+    learned from them. With all points in it, it is the exact model.
+
+    For kernels ``k B``, mean and norm at a point cost :math:`O(m^2)`, conditioning on a point :math:`O(r m^2)`. The
+    posterior is a good one as long as the dictionary is: draw it anew with :meth:`resample` as data come in, or let
+    :class:`MTBKB` do so.
 
     Args:
-        train_X: ``(b) x t x d``.
-        train_Y: ``(b) x t x n``.
+        train_X: ``(b) x t x d``; t = 0 gives the prior.
+        train_Y: ``(b) x t x n``, none of them missing.
         covar_module: As in :class:`ExactMultiTaskGP`.
         eta: As in :class:`ExactMultiTaskGP`.
         mean_module: As in :class:`ExactMultiTaskGP`.
         likelihood: As in :class:`ExactMultiTaskGP`.
-        dictionary: ``m`` indices of observations (or ``(b) x m``). If not given, a dictionary is drawn.
+        dictionary: ``m`` indices of rows of `train_X` (or ``(b) x m``). If not given, a dictionary is drawn.
         oversampling: A point is kept with probability :math:`\min(1, q \|\tilde\Gamma(x, x)\| / \eta)` for this q: more
             for accuracy, fewer for speed. See :func:`theory_oversampling` for the paper's.
         seed: For drawing the dictionary.
@@ -104,11 +115,28 @@ class NystromMultiTaskGP(MultiTaskGPModel):
 
     @property
     def inclusion_probs(self) -> Tensor:
-        """``(b) x t``, the probabilities with which :meth:`resample` keeps each observation."""
+        r"""``(b) x t``, :math:`\min(1, q \|\tilde\Gamma(x_s, x_s)\| / \eta)`, with which :meth:`resample` keeps each.
+
+        The norms are those before the last observation, if the dictionary was the same then.
+        """
         return self._nystrom.inclusion_probs
 
     def resample(self, generator: torch.Generator) -> Self:
-        """A new model of the same data with a dictionary drawn anew; the newest observation is always in it."""
+        """A new model of the same data with a dictionary drawn anew; the newest observation is always in it.
+
+        Args:
+            generator: The source of randomness.
+
+        Example:
+            >>> import torch, gpytorch
+            >>> from mtbo_torch import ICMKernel, NystromMultiTaskGP
+            >>> X = torch.linspace(0, 1, 40, dtype=torch.double).unsqueeze(-1)
+            >>> kernel = ICMKernel(gpytorch.kernels.RBFKernel(), torch.eye(2, dtype=torch.double))
+            >>> first = torch.arange(5)  # close to each other
+            >>> model = NystromMultiTaskGP(X, torch.cat([X, -X], -1), kernel, eta=0.1, dictionary=first)
+            >>> 39 in model.dictionary, 39 in model.resample(torch.Generator().manual_seed(0)).dictionary
+            (False, True)
+        """
         if not isinstance(generator, torch.Generator):
             raise ValueError(
                 f"generator should be a torch.Generator, got {type(generator).__name__}. "
@@ -117,6 +145,11 @@ class NystromMultiTaskGP(MultiTaskGPModel):
         return self.with_regression(self._nystrom.resample(generator))
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> Self:
+        """A new model with ``... x q x d`` more points and ``... x q x n`` values, on the same dictionary.
+
+        It can learn only what that spans: :meth:`resample` now and then. The arguments are those of
+        :meth:`ExactMultiTaskGP.condition_on_observations`.
+        """
         new = super().condition_on_observations(X, Y, noise, **kwargs)
         if self.dictionary.shape[-1] == 0:  # before the first observation; no span, no learning
             return new.with_regression(new._nystrom.extend_dictionary(X.shape[-2]))
@@ -130,6 +163,7 @@ class NystromMultiTaskGP(MultiTaskGPModel):
         return new
 
     def hallucinate(self, X: Tensor) -> Self:
+        """A new model that has seen its own mean at ``... x q x d``, with these points in its dictionary."""
         # In the dictionary as well: a point outside its span would keep its variance.
         hallucinated = super().hallucinate(X)
         if self.dictionary.shape[-1] == 0:  # conditioning has done so already
@@ -167,6 +201,7 @@ class NystromMultiTaskGP(MultiTaskGPModel):
         return reg.nystrom_log_likelihood(problem.gamma, problem.noise, problem.X, problem.Y, atoms)
 
     def train(self, mode: bool = True) -> Self:
+        """As in torch; the dictionary of the next fit is drawn anew."""
         self._dictionary_of_fit = None
         return super().train(mode)
 

@@ -13,10 +13,12 @@ from mtbo_torch.problems.paper import BRANIN_MEAN, BRANIN_NUM_TASKS, BRANIN_SD
 
 
 class ShiftedBranin(MultiObjectiveTestProblem):
-    """The paper's nine shifted Branin-Hoo functions on the unit square, to be maximised.
+    r"""The paper's nine shifted Branin-Hoo functions on the unit square, to be maximised.
 
-    Task i is Branin's function moved by i % of the box, along the first axis for odd i and along the second for even
-    i; then negated and standardised with the mean and standard deviation of the unshifted function.
+    .. math:: f_i(x) = (m - g(x - i e_i / 100)) / s, \quad i = 1, \dots, 9
+
+    where g is Branin's function on the unit square, m and s are its mean and standard deviation there, and the shift is
+    along the first axis for odd i, along the second for even i.
 
     Args:
         noise_std: As in BoTorch.
@@ -26,7 +28,8 @@ class ShiftedBranin(MultiObjectiveTestProblem):
     Example:
         >>> import torch
         >>> from mtbo_torch.problems import ShiftedBranin
-        >>> ShiftedBranin(noise_std=0.1)(torch.rand(5, 2)).shape
+        >>> problem = ShiftedBranin(noise_std=0.1)
+        >>> problem(torch.rand(5, 2)).shape  # with noise; evaluate_true is without
         torch.Size([5, 9])
     """
 
@@ -47,6 +50,6 @@ class ShiftedBranin(MultiObjectiveTestProblem):
 
 
 def branin(x: Tensor, y: Tensor) -> Tensor:
-    """Branin's function, usually on ``[-5, 10] x [0, 15]``."""
+    """Branin's function at ``...`` first and ``...`` second coordinates, usually on ``[-5, 10] x [0, 15]``."""
     parabola = y - 5.1 / (4 * math.pi**2) * x.square() + 5 / math.pi * x - 6
     return parabola.square() + 10 * (1 - 1 / (8 * math.pi)) * torch.cos(x) + 10

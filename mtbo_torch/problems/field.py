@@ -33,16 +33,29 @@ NUGGETS = torch.logspace(-4, 1, 16, dtype=torch.double)
 
 @dataclass(frozen=True, eq=False)
 class FieldProblem:
-    r"""Several variables at N places, all to be maximised.
+    r"""Several variables measured at N places, all to be maximised, with a kernel estimated from other readings R.
+
+    .. math:: \Gamma(x, x') = \exp(-\|x - x'\|^2 / (2 \ell^2)) B, \quad B = R^T K^{-1} R / m
 
     Attributes:
-        tasks: The names of the variables.
-        choices: ``N x d``, the places, scaled to the unit box.
-        values: ``N x n``, f, in units of the kernel half's standard deviation.
-        lengthscale: Of the squared exponential kernel.
+        tasks: The names of the n variables.
+        choices: ``N x d``, the places, moved and scaled into the unit box, proportions kept.
+        values: ``N x n``, f, standardised by the mean and standard deviation of R.
+        lengthscale: :math:`\ell`.
         task_covar: ``n x n``, B.
-        noise_scale: :math:`\sigma`, from the largest variance of a task.
+        noise_scale: :math:`\sigma`, the largest standard deviation of a task in R, once it is standardised.
         report: What was read and what was left out, in a sentence.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch import MTKB
+        >>> from mtbo_torch.problems import FieldProblem
+        >>> places = 100 * torch.rand(20, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+        >>> readings = torch.stack([places.sum(-1).sin(), places.prod(-1).cos()], dim=-1)
+        >>> halves = (places[:10], readings[:10], places[10:], readings[10:])
+        >>> problem = FieldProblem.from_halves(("lead", "zinc"), *halves, report="20 places")
+        >>> MTKB(problem.kernel, choices=problem.choices, noise_scale=problem.noise_scale).ask().shape
+        torch.Size([1, 2])
     """
 
     tasks: tuple[str, ...]
@@ -63,7 +76,16 @@ class FieldProblem:
         readings: Tensor,
         report: str,
     ) -> FieldProblem:
-        """Estimate the kernel from one half, ``m x d`` places and ``m x n`` readings, and take f from the other."""
+        """Estimate the kernel from one half of the readings, and take f from the other.
+
+        Args:
+            tasks: The names of the n variables.
+            places: ``N x d``, all different.
+            values: ``N x n``, f, in any units.
+            kernel_places: ``m x d``.
+            readings: ``m x n``, in the same units; every task has to vary.
+            report: What was read, in a sentence.
+        """
         n = len(tasks)
         for (x_name, X), (y_name, Y) in (
             (("places", places), ("values", values)),
@@ -91,7 +113,7 @@ class FieldProblem:
 
     @property
     def kernel(self) -> ICMKernel:
-        """The estimated multi-task kernel."""
+        """The estimated multi-task kernel, nothing of it to be learned."""
         base_kernel = RBFKernel().to(self.choices)
         base_kernel.lengthscale = torch.tensor(self.lengthscale).to(self.choices)
         return ICMKernel(base_kernel.requires_grad_(False), self.task_covar)
@@ -101,6 +123,12 @@ def fit_squared_exponential(X: Tensor, R: Tensor) -> tuple[float, float]:
     r"""Lengthscale and nugget by the likelihood of :math:`R \sim N(0, K \otimes B)`, with its maximiser in place of B.
 
     .. math:: -\frac{n}{2} \log\det K - \frac{m}{2} \log\det(R^T K^{-1} R / m), \quad K = k(X, X) + nugget \cdot I
+
+    The best of a grid.
+
+    Args:
+        X: ``m x d``, in the unit box.
+        R: ``m x n``, standardised.
     """
     lengthscales = LENGTHSCALES[:, None, None, None]
     K = _gram(X, lengthscales, NUGGETS[:, None, None])
@@ -114,10 +142,33 @@ def fit_squared_exponential(X: Tensor, R: Tensor) -> tuple[float, float]:
 
 
 def load_sensors(path: Path | str) -> FieldProblem:
-    """The Intel lab's motes, from a tidy CSV file or from a folder with `data.txt` and `mote_locs.txt`.
+    r"""The Intel lab's motes, from a tidy CSV file or from a folder with `data.txt` and `mote_locs.txt`.
 
     The CSV file, which may be compressed with gzip, has the columns ``mote, x, y, temperature, humidity, light`` and,
-    if wished, ``valid``. Malformed lines, implausible readings and broken motes are left out and counted.
+    if wished, ``valid``. Malformed lines, implausible readings and broken motes are left out and counted. A mote's
+    readings are split at random, always alike: the mean of one half is f, that of the other goes into the kernel.
+
+    Args:
+        path: The file or the folder.
+
+    Returns:
+        A :class:`FieldProblem` with 3 tasks, its places in the order of the motes' numbers.
+
+    Raises:
+        ValueError: If the file cannot be read, or has readings of too few motes.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from mtbo_torch.problems import load_sensors
+        >>> head = "mote,x,y,temperature,humidity,light"
+        >>> rows = [f"{i},{i},{i * i},{20 + i % 3},{40 + i % 5},{100 + i % 7 + j}" for i in range(9) for j in range(4)]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "lab.csv")
+        ...     _ = path.write_text("\n".join([head, *rows]))
+        ...     problem = load_sensors(path)
+        >>> problem.choices.shape, problem.values.shape
+        (torch.Size([9, 2]), torch.Size([9, 3]))
     """
     path = _path(path)
     counts: dict[str, int] = defaultdict(int)
@@ -158,7 +209,32 @@ def load_sensors(path: Path | str) -> FieldProblem:
 
 
 def load_soil(path: Path | str) -> FieldProblem:
-    """The Jura data: the rows whose ``split`` is ``pred`` give the kernel, those with ``val`` give f."""
+    r"""The Jura data, heavy metals in soil: rows whose ``split`` is ``pred`` give the kernel, those of ``val`` give f.
+
+    Args:
+        path: A CSV file, perhaps compressed with gzip, with the columns
+            ``Xloc, Yloc, split, Cd, Co, Cr, Cu, Ni, Pb, Zn``.
+
+    Returns:
+        A :class:`FieldProblem` with 7 tasks.
+
+    Raises:
+        ValueError: If the file cannot be read, or has too few rows of a split.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from mtbo_torch.problems import load_soil
+        >>> head = "Xloc,Yloc,split,Cd,Co,Cr,Cu,Ni,Pb,Zn"
+        >>> metals = [",".join(str(i * i % prime) for prime in (5, 7, 11, 13, 17, 19, 23)) for i in range(24)]
+        >>> rows = [f"{i},{i * i % 7},{'pred' if i % 2 else 'val'},{metals[i]}" for i in range(24)]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "jura.csv")
+        ...     _ = path.write_text("\n".join([head, *rows]))
+        ...     problem = load_soil(path)
+        >>> problem.choices.shape, problem.values.shape
+        (torch.Size([12, 2]), torch.Size([12, 7]))
+    """
     path = _path(path)
     counts: dict[str, int] = defaultdict(int)
     halves: dict[str, list[list[float]]] = {"pred": [], "val": []}

@@ -23,9 +23,11 @@ from mtbo_torch.problems.paper import NUM_CENTERS
 
 
 class RKHSFunction(MultiObjectiveTestProblem):
-    r""":math:`f = \sum_i \Gamma(\cdot, x_i) c_i`, with :math:`\|f\|_\Gamma^2 = \sum_{ij} c_i^T \Gamma(x_i, x_j) c_j`.
+    r"""A function of known RKHS norm, as a BoTorch test problem: all tasks are to be maximised.
 
-    A BoTorch test problem on the smallest box that holds the centers; all tasks are to be maximised.
+    .. math:: f = \sum_i \Gamma(\cdot, x_i) c_i, \quad \|f\|_\Gamma^2 = \sum_{ij} c_i^T \Gamma(x_i, x_j) c_j
+
+    Its box is the smallest that holds the centers; ``norm`` is the norm.
 
     Args:
         kernel: :math:`\Gamma`.
@@ -41,6 +43,8 @@ class RKHSFunction(MultiObjectiveTestProblem):
         >>> f = RKHSFunction.draw(kernel, torch.linspace(0, 1, 101).unsqueeze(-1), seed=0)
         >>> f(torch.rand(3, 1)).shape
         torch.Size([3, 2])
+        >>> round(f.scaled_to(2.0).norm, 4)
+        2.0
     """
 
     _is_minimization_by_default = False
@@ -75,7 +79,14 @@ class RKHSFunction(MultiObjectiveTestProblem):
 
     @classmethod
     def draw(cls, kernel: MultiTaskKernel, domain: Tensor, num_centers: int = NUM_CENTERS, seed: int = 0) -> Self:
-        """The paper's random element: centers from the ``N x d`` domain, coefficients uniform on ``[-1, 1]^n``."""
+        """The paper's random element: centers from the domain, with replacement, coefficients uniform on ``[-1, 1]^n``.
+
+        Args:
+            kernel: The multi-task kernel.
+            domain: ``N x d``.
+            num_centers: m.
+            seed: All randomness follows from it.
+        """
         _require_kernel(kernel)
         require_choices("domain", domain)
         require_count("num_centers", num_centers, "Pass for instance 50.")

@@ -54,6 +54,7 @@ class SeparableSum:
         return sum_all(kron(k(X1, X2), B) for k, B in zip(self.kernels, self.task_covars, strict=True))
 
     def blocks(self, X: Tensor) -> Tensor:
+        """``(b) x N x n x n``, ``Gamma(x, x)`` at ``(b) x N x d`` points."""
         return sum_all(
             k.diag(X)[..., None, None] * B.unsqueeze(-3) for k, B in zip(self.kernels, self.task_covars, strict=True)
         )
@@ -120,14 +121,17 @@ class Regression(ABC):
 
     @property
     def batch_shape(self) -> torch.Size:
+        """``(b)``, of the data sets."""
         return self.train_X.shape[:-2]
 
     @property
     def num_observations(self) -> int:
+        """The number of points t."""
         return self.train_X.shape[-2]
 
     @property
     def num_tasks(self) -> int:
+        """The number of tasks n."""
         return self.train_Y.shape[-1]
 
     @property
@@ -236,6 +240,7 @@ class Folded:
 
     @classmethod
     def of(cls, X: Tensor, batch_shape: torch.Size) -> Folded:
+        """Fold ``... x (b) x q x d`` points for data sets of this batch shape."""
         if not batch_shape:
             return cls(X.reshape(-1, X.shape[-1]), lambda values: values.reshape(*X.shape[:-1], *values.shape[1:]))
         full = torch.broadcast_shapes(X.shape[:-2], batch_shape)

@@ -38,6 +38,7 @@ class DenseRegression(Regression):
 
     @classmethod
     def fit(cls, kernel: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> DenseRegression:
+        """Fit ``(b) x t x d`` points and ``(b) x t x n`` values with noise ``(b) x 1`` or ``(b) x n``."""
         seen = Seen.of(Y)
         gram = seen.rows(seen.columns(kernel(X, X)))
         gram = gram + torch.diag_embed(seen.noise(_noise_diagonal(noise, X, Y.shape[-1])))

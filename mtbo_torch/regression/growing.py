@@ -34,6 +34,7 @@ class GrowingRows:
 
     @classmethod
     def allocate(cls, like: Tensor, batch_shape: torch.Size, capacity: int, width: int) -> GrowingRows:
+        """No rows yet, with room for ``(b) x capacity x width`` numbers."""
         return cls(_Buffer(like.new_zeros(*batch_shape, capacity, width), 0), 0)
 
     @classmethod
@@ -43,10 +44,12 @@ class GrowingRows:
 
     @property
     def rows(self) -> Tensor:
+        """``... x length x width``, a view."""
         return self._buffer.tensor[..., : self.length, :]
 
     @property
     def capacity(self) -> int:
+        """How many rows the buffer has room for."""
         return self._buffer.tensor.shape[-2]
 
     def extend(self, new: Tensor) -> GrowingRows:
@@ -137,10 +140,12 @@ class InverseCholesky:
 
     @property
     def batch_shape(self) -> torch.Size:
+        """The leading shape of ``A``."""
         return self.logdet.shape
 
     @property
     def requires_grad(self) -> bool:
+        """Whether ``M`` itself has a gradient, and not only what it is multiplied with."""
         return any(block.rows.requires_grad for block in self.blocks)
 
     def lower(self, vectors: Tensor) -> Tensor:

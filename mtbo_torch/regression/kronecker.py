@@ -46,6 +46,7 @@ class GroupedKernel:
 
     @classmethod
     def of(cls, gamma: SeparableSum, spectrum: Spectrum) -> GroupedKernel:
+        """The kernel of each group of a spectrum."""
         if len(gamma.kernels) == 1:
             # An eigenvalue that is zero in one data set but not in all would make its shift infinite.
             tiny = torch.finfo(spectrum.eigvals.dtype).tiny ** 0.5
@@ -54,10 +55,12 @@ class GroupedKernel:
 
     @property
     def kernels(self) -> tuple[ScalarKernel, ...]:
+        """The scalar kernels of the terms."""
         return self.gamma.kernels
 
     @property
     def shared(self) -> bool:
+        """Whether all groups share one kernel."""
         return self.loadings is None
 
     def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
@@ -114,6 +117,7 @@ class KroneckerRegression(Regression):
 
     @classmethod
     def fit(cls, kernel: GroupedKernel, spectrum: Spectrum, noise: Tensor, X: Tensor, Y: Tensor) -> KroneckerRegression:
+        """Fit ``(b) x t x d`` points and ``(b) x t x n`` values with noise ``(b) x 1`` or ``(b) x n``."""
         shift = kernel.eigvals.reciprocal()
         gram = kernel(X, X) + shift[..., None, None] * torch.eye(X.shape[-2], dtype=X.dtype, device=X.device)
         gram = gram.expand(*X.shape[:-2], *gram.shape[-3:])
@@ -308,6 +312,7 @@ class FollowedKronecker(Followed):
 
     @classmethod
     def start(cls, regression: KroneckerRegression, points: Tensor) -> FollowedKronecker:
+        """Follow a regression from where it is, at ``N x d`` points."""
         cross = regression.kernel(points, regression.train_X)
         variances = regression._variances(points, cross, regression.factor)
         variances = variances.expand(*regression.batch_shape, *variances.shape[-2:])

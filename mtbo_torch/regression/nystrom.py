@@ -118,6 +118,7 @@ class NystromRegression(Regression):
 
     @property
     def rows(self) -> RowKernel:
+        """The whitened kernel between rows."""
         return self.subspace.rows
 
     @property
@@ -326,9 +327,11 @@ class FollowedNystrom(Followed):
         return FollowedNystrom(grown, self.points, self.features, self.blocks - outer_by_point(own, own), mean)
 
     def tensors(self) -> dict[str, Tensor]:
+        """Everything but the regression, the points and their features; :meth:`restored` takes it back."""
         return {"blocks": self.blocks.clone(), "mean": self.mean.clone()}
 
     def restored(self, tensors: dict[str, Tensor]) -> FollowedNystrom:
+        """What :meth:`tensors` was made from, to the last bit."""
         if tensors["blocks"].shape != self.blocks.shape or tensors["mean"].shape != self.mean.shape:
             raise ValueError(f"blocks should have shape {tuple(self.blocks.shape)}. Save the state again.")
         return FollowedNystrom(self.regression, self.points, self.features, tensors["blocks"], tensors["mean"])

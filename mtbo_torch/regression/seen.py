@@ -25,6 +25,7 @@ class Seen:
 
     @classmethod
     def of(cls, Y: Tensor) -> Seen:
+        """From ``(b) x t x n`` values, NaN for those not seen."""
         seen = ~Y.isnan().flatten(-2)
         if seen.all():
             return cls(None, None)
@@ -78,6 +79,7 @@ class Missing:
 
     @classmethod
     def of(cls, Y: Tensor) -> Missing:
+        """From ``(b) x t x n`` values, NaN for those not seen."""
         unseen = Y.isnan()
         points, tasks = unseen.reshape(-1, *Y.shape[-2:]).any(dim=0).nonzero(as_tuple=True)
         mask = unseen[..., points, tasks]

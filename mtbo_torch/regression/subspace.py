@@ -33,6 +33,7 @@ class Distinct:
 
     @classmethod
     def of(cls, X: Tensor, Y: Tensor) -> Distinct:
+        """Group ``(b) x t x d`` points and ``(b) x t x n`` values."""
         batch_shape = X.shape[:-2]
         if X.shape[-2] == 0:
             return cls(X, X[..., 0], Y, torch.zeros(X.shape[:-1], dtype=torch.long, device=X.device))
@@ -68,6 +69,7 @@ class Subspace:
 
     @classmethod
     def spanned_by(cls, rows: RowKernel, atoms: Tensor) -> Subspace:
+        """The span of ``(b) x m x d`` atoms."""
         # Only the first of equal atoms counts, so that a span does not depend on what a dictionary is padded with.
         is_new = ~_has_equal_before(atoms.detach()).repeat_interleave(rows.rows_per_point, dim=-1).unsqueeze(-2)
         gram = rows(atoms, atoms) * (is_new.unsqueeze(-1) & is_new.unsqueeze(-2))

@@ -47,9 +47,29 @@ MOST_ROWS, MOST_COLUMNS = 10, 6
 
 
 class Strategy(ABC):
-    """Ask for points, evaluate them, tell the values; see :class:`MTKB` for the arguments.
+    """What all strategies are: ask for points, evaluate them, tell the values; see :class:`MTKB` for the arguments.
 
     Strategies with the same seed draw the same weights, whatever else they do: runs can be compared round by round.
+
+    Args:
+        num_tasks: The number of tasks n.
+        bounds: ``2 x d``, a box to search; or
+        choices: ``N x d``, the points that may be chosen.
+        scalarization: The class.
+        weights: Where the weights come from.
+        seed: A number, or b of them for as many trials side by side.
+        num_objectives: The number k of tasks that are objectives; n by default.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch.strategies import RandomSearch, Strategy
+        >>> def run(strategy: Strategy, num_rounds: int) -> torch.Tensor:
+        ...     for _ in range(num_rounds):
+        ...         x = strategy.ask()
+        ...         strategy.tell(x, torch.cat([x, -x], dim=-1))
+        ...     return strategy.train_Y
+        >>> run(RandomSearch(num_tasks=2, bounds=torch.tensor([[0.0], [1.0]])), num_rounds=5).shape
+        torch.Size([5, 2])
     """
 
     _can_miss_values = False
@@ -129,10 +149,20 @@ class Strategy(ABC):
         """Take up what was known after the observations had been told in these portions, bit for bit."""
 
     def ask(self, q: int = 1) -> Tensor:
-        """The next ``(b) x q x d`` points to evaluate.
+        """The next ``(b) x q x d`` points to evaluate, which are pending until they are told or forgotten.
 
-        Every point has weights of its own. Points that are pending, and those before it in the same call, are taken
-        as if their values had been the mean: the variance shrinks there, so points spread.
+        Every point has weights of its own. Strategies with a kernel take points that are pending, and those before it
+        in the same call, as if their values had been the mean: the variance shrinks there, so points spread.
+
+        Example:
+            >>> import torch
+            >>> from mtbo_torch import MTKB
+            >>> strategy = MTKB(2, bounds=torch.tensor([[0.0], [1.0]]), refit_every=4)
+            >>> strategy.ask(3).shape, strategy.asked_ids  # for three workers
+            (torch.Size([3, 1]), [0, 1, 2])
+            >>> strategy.tell(1, torch.tensor([0.3, 0.1]))  # the second is the first to be done
+            >>> list(strategy.pending)
+            [0, 2]
         """
         require_count("q", q, "Ask for at least one point.")
         dtype = self._space.dtype
@@ -150,7 +180,7 @@ class Strategy(ABC):
         """Learn the values at some points, in any order, asked for or not; a refused call changes nothing.
 
         A point that differs from what was asked for by more than rounding is another point: the one asked for stays
-        pending until it is forgotten.
+        pending until it is forgotten. Values are those of the tasks as they are, signs not turned.
 
         Args:
             x: ``(b) x q x d``, or ``d`` for one point; or the numbers of q pending points, see :attr:`asked_ids`.
@@ -180,7 +210,11 @@ class Strategy(ABC):
             del self._pending[number]
 
     def forget(self, ids: int | Sequence[int] | None = None) -> None:
-        """Wait no longer for some pending points, or for any of them with None."""
+        """Wait no longer for some pending points, or for any of them with None.
+
+        Args:
+            ids: Their numbers, see :attr:`asked_ids`.
+        """
         for number in list(self._pending) if ids is None else self._require_pending("ids", ids):
             del self._pending[number]
 
@@ -243,7 +277,19 @@ class Strategy(ABC):
         return headline, rows
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue bit for bit; safe for ``torch.save`` and ``torch.load(weights_only=True)``."""
+        """Everything needed to continue bit for bit; safe for ``torch.save`` and ``torch.load(weights_only=True)``.
+
+        Example:
+            >>> import torch
+            >>> from mtbo_torch import MTKB
+            >>> def build() -> MTKB:
+            ...     return MTKB(2, bounds=torch.tensor([[0.0], [1.0]]), refit_every=1, seed=0)
+            >>> first, second = build(), build()
+            >>> first.tell(torch.tensor([0.5]), torch.tensor([1.0, 2.0]))
+            >>> second.load_state_dict(first.state_dict())
+            >>> torch.equal(first.ask(), second.ask())
+            True
+        """
         state = {
             "settings": self._settings(),
             "space": self._space.clone(),
@@ -260,9 +306,11 @@ class Strategy(ABC):
         return state | {"checksum": checksum(state)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from :meth:`state_dict` of a strategy built with the same arguments.
+        """Continue from :meth:`state_dict` of a strategy built with the same arguments; the seed may differ.
 
-        A refused state changes nothing.
+        Raises:
+            ValueError: If the state is of another strategy, damaged, or was changed after saving. The strategy then
+                stays as it was.
         """
         expected = f"state_dict should come from {type(self).__name__}.state_dict()"
         missing = STATE - state_dict.keys() if isinstance(state_dict, dict) else {"everything"}
@@ -426,7 +474,10 @@ class Strategy(ABC):
 
 
 class RememberingStrategy(Strategy):
-    """A strategy that keeps the observations and nothing else of them."""
+    """A strategy that keeps the observations and nothing else of them; see :class:`RandomSearch` for the arguments.
+
+    Observations are ``(b) x t x d`` and ``(b) x t x n``.
+    """
 
     def __init__(
         self,
@@ -467,6 +518,7 @@ class RememberingStrategy(Strategy):
 
 
 def search_space(name: str, bounds: Tensor | None, choices: Tensor | None) -> Tensor:
+    """The ``2 x d`` bounds or the ``N x d`` choices, whichever is given; refuses both and neither."""
     if bounds is not None and choices is None:
         require_bounds(bounds)
         return bounds

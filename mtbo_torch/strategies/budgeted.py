@@ -21,7 +21,7 @@ SHORTEST_HORIZON = 64
 
 
 class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
-    """On a dictionary; see :class:`MTBKB` for the arguments."""
+    """A strategy on a dictionary; see :class:`MTBKB` for the arguments."""
 
     def __init__(
         self,

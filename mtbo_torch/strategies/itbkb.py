@@ -13,12 +13,13 @@ from mtbo_torch.strategies.kernelized import independent_tasks
 class ITBKB(BudgetedStrategy):
     r"""Independent-task budgeted kernelised bandits, the paper's baseline for :class:`MTBKB`.
 
-    As :class:`ITKB`, with BKB's radius times :math:`\sqrt n` (:func:`independent_nystrom_radius`). All tasks share one
-    dictionary, drawn by the largest of their variances, so each is approximated at least as well as with its own.
+    As :class:`ITKB`, on a dictionary and with BKB's radius times :math:`\sqrt n` (:func:`independent_nystrom_radius`).
+    All tasks share one dictionary, drawn by the largest of their variances, so each is approximated at least as well as
+    with its own.
 
     Args:
-        kernel: As in :class:`MTKB`; only its diagonal is used.
-        options: The other arguments of :class:`MTBKB`.
+        kernel: As in :class:`ITKB`.
+        options: The other arguments of :class:`MTBKB`, such as `choices`, ``N x d``.
 
     Example:
         >>> import torch, gpytorch

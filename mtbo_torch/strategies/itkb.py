@@ -17,8 +17,9 @@ class ITKB(ExactStrategy):
     \max_j \sigma_j(x)`, and the radius is GP-UCB's times :math:`\sqrt n` (:func:`independent_radius`).
 
     Args:
-        kernel: As in :class:`MTKB`; only its diagonal is used.
-        options: The other arguments of :class:`MTKB`.
+        kernel: As in :class:`MTKB`, one of ours; of every B only the diagonal is used, and not learned.
+        options: The other arguments of :class:`MTKB`, such as `choices`, ``N x d``; `norm_bound` bounds the RKHS norm
+            of every single task.
 
     Example:
         >>> import torch, gpytorch

@@ -146,7 +146,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
 
     @property
     def radius(self) -> Tensor:
-        """``(b)``, the current confidence radius."""
+        """``(b)``, the confidence radius with which :meth:`ask` would choose now."""
         if self.radius_rule != "theory":
             return self._space.new_full(self.batch_shape, self._ruled_radius())
         eta = self._prior.noise.squeeze(-1) if self.eta is None else self.eta
@@ -189,7 +189,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         return (self._regression.train_Y if self._units is None else self._told_Y.rows).clone()
 
     def covariance_norm(self, x: Tensor) -> Tensor:
-        r"""``(b) x q``, :math:`\|\Gamma_t(x, x)\|` at ``(b) x q x d`` points, given everything told.
+        r"""``(b) x q``, :math:`\|\Gamma_t(x, x)\|` at ``(b) x q x d`` points, given what was told, without the pending.
 
         With `refit_every` it is that of the standardised values.
         """
@@ -206,7 +206,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
 
     @property
     def model(self) -> ModelT:
-        """The posterior given everything told, as a BoTorch model."""
+        """The posterior given everything told, as a BoTorch model in the user's units; signs are not turned."""
         if self._units is None:
             return self._prior.with_regression(self._regression)
         kernel, eta = deepcopy(self._prior.covar_module), self._prior.noise.detach()
@@ -411,7 +411,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
 
 
 class ExactStrategy(KernelStrategy[ExactMultiTaskGP]):
-    """On all observations."""
+    """A strategy on all observations; see :class:`MTKB` for the arguments."""
 
     def _model_of(
         self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None, **options: Any

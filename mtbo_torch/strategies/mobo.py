@@ -13,15 +13,15 @@ from mtbo_torch.strategies.kernelized import ExactStrategy, independent_tasks
 
 
 class MOBO(ExactStrategy):
-    r"""Random scalarisations with independent tasks, the paper's baseline: :math:`s_\lambda(\mu_t(x) + \beta_t
-    \sigma_t(x))`, componentwise.
+    r"""Random scalarisations with independent tasks (Paria et al. 2019), the paper's baseline.
 
-    The radius :math:`\beta_t = \sqrt{0.125 \log(2 t + 1)}` is a heuristic that depends on the round alone:
-    `norm_bound`, `noise_scale`, `delta` and `bound` are not used.
+    The acquisition is :math:`s_\lambda(\mu_t(x) + \beta_t \sigma_t(x))`, with the tasks' own standard deviations.
+    Unless `radius` says otherwise, :math:`\beta_t = \sqrt{0.125 \log(2 t + 1)}` in round t, a heuristic that depends on
+    the round alone: `norm_bound`, `noise_scale`, `delta` and `bound` are not used.
 
     Args:
-        kernel: As in :class:`MTKB`; only its diagonal is used.
-        options: The other arguments of :class:`MTKB`.
+        kernel: As in :class:`ITKB`.
+        options: The other arguments of :class:`MTKB`, such as `choices`, ``N x d``.
 
     Example:
         >>> import torch, gpytorch
@@ -29,7 +29,7 @@ class MOBO(ExactStrategy):
         >>> from mtbo_torch.strategies import MOBO
         >>> kernel = TaskSimilarityKernel(gpytorch.kernels.RBFKernel(), num_tasks=2, omega=0.4)
         >>> choices = torch.linspace(0, 1, 101, dtype=torch.double).unsqueeze(-1)
-        >>> MOBO(kernel, choices=choices, norm_bound=1.0, noise_scale=0.1).ask().shape
+        >>> MOBO(kernel, choices=choices).ask().shape
         torch.Size([1, 1])
     """
 

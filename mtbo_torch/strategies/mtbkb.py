@@ -18,14 +18,15 @@ class MTBKB(BudgetedStrategy):
 
     Args:
         kernel: As in :class:`MTKB`.
-        epsilon: The accuracy of the dictionary that the radius counts on, in ``(0, 1)``.
+        epsilon: The accuracy of the dictionary that the radius counts on, in ``(0, 1)``; a smaller one needs a larger
+            dictionary, but has a smaller radius.
         oversampling: The q in the probability :math:`\min(1, q \|\tilde\Gamma(x, x)\| / \eta)` with which a point is
-            in the dictionary. :func:`theory_oversampling` gives the paper's for a known horizon; with None it is
-            taken for a horizon that doubles whenever it is reached.
+            in the dictionary, 3 by default: more for accuracy, fewer for speed. :func:`theory_oversampling` gives the
+            paper's for a known horizon; with None it is taken for a horizon that doubles whenever it is reached.
         schedule: ``"every_round"`` draws the dictionary after each observation, as the paper does; ``"delayed"`` only
-            when the variances since the last draw add up (an extension, without a multi-task theorem), which makes
-            100,000 rounds practical.
-        options: The other arguments of :class:`MTKB`.
+            when the norms :math:`\|\tilde\Gamma(x_s, x_s)\|` since the last draw add up to more than :math:`\eta` (an
+            extension, without a multi-task theorem), which makes 100,000 rounds practical.
+        options: The other arguments of :class:`MTKB`, such as `choices`, ``N x d``.
 
     Example:
         >>> import torch, gpytorch

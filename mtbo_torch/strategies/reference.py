@@ -76,11 +76,14 @@ class _BoTorchStrategy(RememberingStrategy):
 
 
 class NParEGO(_BoTorchStrategy):
-    """BoTorch's qLogNParEGO with the weights of the round.
+    """BoTorch's qLogNParEGO with the weights of the round, as an outside reference.
+
+    Independent GPs with hyper-parameters that are learned anew in every round, after ``2 (d + 1)`` random points; a
+    batch of trials is worked off one by one.
 
     Args:
-        num_tasks: As in :class:`RandomSearch`.
-        options: The other arguments of :class:`RandomSearch`.
+        num_tasks: The number of tasks n.
+        options: The other arguments of :class:`RandomSearch`, such as `bounds`, ``2 x d``.
 
     Example:
         >>> import torch
@@ -97,12 +100,14 @@ class NParEGO(_BoTorchStrategy):
 
 
 class NEHVI(_BoTorchStrategy):
-    """BoTorch's qLogNEHVI.
+    """BoTorch's qLogNEHVI, the noisy expected hypervolume improvement, as an outside reference.
+
+    Models and first points as in :class:`NParEGO`; weights play no part.
 
     Args:
-        num_tasks: As in :class:`RandomSearch`; at most 4.
+        num_tasks: The number of tasks n, from 2 to 4.
         ref_point: ``n``, below which nothing counts; the worst values observed by default.
-        options: The other arguments of :class:`RandomSearch`.
+        options: The other arguments of :class:`RandomSearch`, such as `bounds`, ``2 x d``.
 
     Example:
         >>> import torch

@@ -16,9 +16,9 @@ class RandomSearch(RememberingStrategy):
     """Points uniform on the box or among the choices.
 
     Args:
-        num_tasks: The number of tasks.
-        bounds: As in :class:`MTKB`; or
-        choices: as in :class:`MTKB`.
+        num_tasks: The number of tasks n.
+        bounds: ``2 x d``, a box to search; or
+        choices: ``N x d``, the points that may be chosen.
         scalarization: As in :class:`MTKB`; the weights drawn from it play no part in the search.
         weights: As in :class:`MTKB`.
         seed: As in :class:`MTKB`.
@@ -50,7 +50,7 @@ class SobolSearch(RememberingStrategy):
     """Scrambled Sobol points, or the choices nearest to them.
 
     Args:
-        num_tasks: The number of tasks.
+        num_tasks: The number of tasks n.
         options: The other arguments of :class:`RandomSearch`.
 
     Example:
