@@ -630,7 +630,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: DirichletWeights(3, None), "concentration should be a number"),
     (lambda: DirichletWeights(3).sample("a"), "shape should be an integer"),
     (lambda: FixedWeights([1.0]), "weights should be a torch.Tensor"),
-    (lambda: BoxWeights(torch.zeros(2), torch.ones(2).double()), "upper should have the dtype"),
+    (lambda: BoxWeights(torch.zeros(2).float(), torch.ones(2).double()), "upper should have the dtype"),
     (lambda: default_weights("a", 2), "scalarization should be a class"),
     (lambda: default_weights(LinearScalarization, 0), "num_tasks should be an integer"),
     # Constraints, once more

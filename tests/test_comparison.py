@@ -35,8 +35,8 @@ FAMILIES = ["ICM", "similarity", "sum of separable", "independent tasks"]
 def draw(t: int, n: int, d: int, seed: int, shared: float) -> tuple[Tensor, Tensor]:
     """Functions from a GP, of whose variance a share is the same in all tasks, with noise."""
     generator = torch.Generator().manual_seed(seed)
-    normal = lambda *shape: torch.randn(*shape, generator=generator).double()  # noqa: E731
-    X = torch.rand(t, d, generator=generator).double()
+    normal = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float).double()  # noqa: E731
+    X = torch.rand(t, d, generator=generator, dtype=torch.float).double()
     K = torch.exp(-torch.cdist(X, X).square() / (2 * 0.25**2)) + 1e-8 * torch.eye(t)
     F = torch.linalg.cholesky(K) @ normal(t, n + 1)
     return X, math.sqrt(1 - shared) * F[:, :n] + math.sqrt(shared) * F[:, n:] + 0.2 * normal(t, n)

@@ -305,7 +305,7 @@ def go_on_elsewhere(source: str, target: str) -> None:
 def test_a_strategy_goes_on_in_another_process_bit_for_bit(tmp_path: Path) -> None:
     begun = {name: advance(build(), 3) for name, build in CASES.items()}
     torch.save({name: strategy.state_dict() for name, strategy in begun.items()}, tmp_path / "begun.pt")
-    code = "import sys, test_faults; test_faults.go_on_elsewhere(*sys.argv[1:])"
+    code = "import sys, conftest, test_faults; test_faults.go_on_elsewhere(*sys.argv[1:])"
     command = [sys.executable, "-c", code, str(tmp_path / "begun.pt"), str(tmp_path / "ends.pt")]
     path = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
     subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": path})

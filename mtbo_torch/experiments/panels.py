@@ -127,7 +127,7 @@ def _functions(
     functions: Sequence[RKHSFunction], kernel: MultiTaskKernel, domain: Tensor, settings: Settings
 ) -> FiniteInstances:
     table = torch.stack([f.evaluate_true(domain) for f in functions])
-    exact = torch.tensor([f.norm for f in functions]).to(domain)
+    exact = torch.tensor([f.norm for f in functions], dtype=torch.double).to(domain)
     norm_bound = exact if settings.norm_bound == "exact" else norm_over_kappa(table, kernel)
     return FiniteInstances(kernel, norm_bound, paper.NOISE_SCALE, domain, table)
 
