@@ -20,6 +20,7 @@ from mtbo_torch.experiments.runner import Part, Run, joined
 from mtbo_torch.problems import load_sensors, load_soil, paper
 from mtbo_torch.progress import progress_bar
 from mtbo_torch.report import REGRET_NAMES, verdicts, write_index, write_panel
+from mtbo_torch.tables import mean_and_sd, text_table
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -167,14 +168,11 @@ def demo(trials: int, rounds: int, out: Path) -> None:
 
 def _print_table(curves: dict[str, Tensor]) -> None:
     rounds = next(iter(curves.values())).shape[-1]
-    width = max(16, *(len(name) + 2 for name in curves))
-    print(f"{'round':>8}" + "".join(f"{name:>{width}}" for name in curves))
-    for t in sorted({max(1, rounds // 10), max(1, rounds // 2), rounds}):
-        cells = (
-            f"{curve[:, t - 1].mean():.3f} ± {curve[:, t - 1].std(correction=min(1, len(curve) - 1)):.3f}"
-            for curve in curves.values()
-        )
-        print(f"{t:>8}" + "".join(f"{cell:>{width}}" for cell in cells))
+    rows = [
+        [str(t), *[mean_and_sd(curve[:, t - 1].tolist()) for curve in curves.values()]]
+        for t in sorted({max(1, rounds // 10), max(1, rounds // 2), rounds})
+    ]
+    print(text_table([["round", *curves], *rows]))
 
 
 def _positive(text: str) -> int:

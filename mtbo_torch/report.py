@@ -21,6 +21,7 @@ from mtbo_torch.experiments.panels import EXPERIMENTS, PANELS, Claim
 from mtbo_torch.experiments.reproduce import PanelResult
 from mtbo_torch.experiments.storage import write_atomically
 from mtbo_torch.problems.paper import OPEN_CHOICES
+from mtbo_torch.tables import mean_and_sd, short
 
 NEAR = 0.25
 REGRET_NAMES = {"average_regret": "time-average cumulative regret", "bayes_regret": "Bayes regret"}
@@ -55,12 +56,12 @@ def judge(claim: Claim, finals: dict[str, list[float]], elsewhere: dict[str, lis
         return _judge_below(claim, finals)
     means = [fmean(finals[label]) for label in claim.curves]
     if claim.kind == "falls":
-        evidence = ", ".join(f"{label}: {_short(mean)}" for label, mean in zip(claim.curves, means, strict=True))
+        evidence = ", ".join(f"{label}: {short(mean)}" for label, mean in zip(claim.curves, means, strict=True))
         outcome = _compared(finals[claim.curves[0]], finals[claim.curves[-1]])
         return Verdict(claim.text, _word(means == sorted(means)) if outcome == "seen" else outcome, evidence)
     if claim.kind == "near":
         seen = abs(means[0] - means[1]) <= NEAR * means[1]
-        return Verdict(claim.text, _word(seen), f"{_short(means[0])} against {_short(means[1])}")
+        return Verdict(claim.text, _word(seen), f"{short(means[0])} against {short(means[1])}")
     if elsewhere is None or not set(claim.curves) <= elsewhere.keys():
         return Verdict(claim.text, "cannot be told", f"{claim.elsewhere} was not run with the same settings")
     others = [fmean(elsewhere[label]) for label in claim.curves]
@@ -73,7 +74,7 @@ def judge(claim: Claim, finals: dict[str, list[float]], elsewhere: dict[str, lis
 def _judge_below(claim: Claim, finals: dict[str, list[float]]) -> Verdict:
     first, second = (finals[label] for label in claim.curves)
     gap, error = _gap(first, second)
-    evidence = f"{_short(fmean(first))} against {_short(fmean(second))}, gap {_short(gap)} ± {_short(error)}"
+    evidence = f"{short(fmean(first))} against {short(fmean(second))}, gap {short(gap)} ± {short(error)}"
     return Verdict(claim.text, _compared(first, second), evidence)
 
 
@@ -185,7 +186,7 @@ def _section(out: Path, name: str, facts: dict[str, Any]) -> str:
     head = "".join(f"<th>{column.replace('_', ' ')}</th>" for column in names)
     rows = "".join(
         f"<tr><td>{html.escape(label)}</td>"
-        + "".join(f"<td>{_mean_and_sd(finals.get(column))}</td>" for column in names)
+        + "".join(f"<td>{mean_and_sd(finals[column]) if column in finals else ''}</td>" for column in names)
         + f"<td>{facts['seconds'][label]:.1f}</td></tr>"
         for label, finals in facts["finals"].items()
     )
@@ -219,16 +220,6 @@ def _summary(finals: dict[str, dict[str, list[float]]], metric: str, seconds: di
         sd = stdev(values) if len(values) > 1 else math.nan
         writer.writerow([label, f"{fmean(values):.6g}", f"{sd:.6g}", f"{seconds[label]:.3f}"])
     return buffer.getvalue()
-
-
-def _mean_and_sd(values: list[float] | None) -> str:
-    if not values:
-        return ""
-    return f"{_short(fmean(values))} ± {_short(stdev(values))}" if len(values) > 1 else _short(values[0])
-
-
-def _short(value: float) -> str:
-    return f"{value:.3g}"
 
 
 def _versions() -> dict[str, str]:

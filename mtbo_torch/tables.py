@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from statistics import fmean, stdev
 
 Row = Sequence[str]
+
+
+def mean_and_sd(values: Sequence[float]) -> str:
+    """The mean of some trials and, of more than one, their standard deviation."""
+    return f"{short(fmean(values))} ± {short(stdev(values))}" if len(values) > 1 else short(values[0])
+
+
+def short(value: float) -> str:
+    """Three digits."""
+    return f"{value:.3g}"
 
 
 def text_table(rows: Sequence[Row]) -> str:

@@ -183,7 +183,7 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
     output = capsys.readouterr().out
     assert "MT-KB" in output
-    assert re.search(r"^ +12 +\d\.\d+ ± ", output, flags=re.MULTILINE)
+    assert re.search(r"^12 +\d\.\d+ ± ", output, flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize(

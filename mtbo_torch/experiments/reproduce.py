@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -19,6 +20,7 @@ from mtbo_torch.experiments.storage import Store, sole_use
 from mtbo_torch.problems import FieldProblem, paper
 from mtbo_torch.progress import progress_bar
 from mtbo_torch.strategies.reference import MOST_TASKS
+from mtbo_torch.tables import html_table, mean_and_sd, short, text_table
 
 # A killed run loses at most this and a block of rounds.
 SECONDS_BETWEEN_COMMITS = 1.0
@@ -57,9 +59,9 @@ class Request:
     scheduler: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PanelResult:
-    """What came out of a panel.
+    """What came out of a panel; prints as a table, and shows as one in Jupyter.
 
     Attributes:
         panel: The panel.
@@ -77,6 +79,18 @@ class PanelResult:
     def curves(self) -> dict[str, Tensor]:
         """The panel's own regret, ``trials x rounds`` for each curve."""
         return {label: columns[self.panel.metric] for label, columns in self.columns.items()}
+
+    def __repr__(self) -> str:
+        return f"{self.panel.name}: {self.panel.title}\n{text_table(self._rows())}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(f'{self.panel.name}: {self.panel.title}')}</p>{html_table(self._rows())}"
+
+    def _rows(self) -> list[list[str]]:
+        trials, rounds = next(iter(self.curves.values())).shape
+        head = [f"{trials} trials, {rounds} rounds", f"final {self.panel.metric.replace('_', ' ')}", "seconds"]
+        finals = {label: curve[:, -1].tolist() for label, curve in self.curves.items()}
+        return [head, *[[label, mean_and_sd(values), short(self.seconds[label])] for label, values in finals.items()]]
 
 
 def reproduce(request: Request) -> tuple[list[PanelResult], list[str]]:
