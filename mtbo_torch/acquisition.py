@@ -108,7 +108,7 @@ class _ModelAt:
     def _with_own_mean(self, ask: Callable[[MultiTaskGPModel], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         if self.hallucinated is None:
             return ask(self.model)
-        return self.model.mean(self.X, in_acquisition=True), ask(self.hallucinated)[1]
+        return self.model._mean_in_acquisition(self.X), ask(self.hallucinated)[1]
 
 
 @dataclass(frozen=True)

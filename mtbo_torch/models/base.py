@@ -136,14 +136,9 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         """
         return noise_of(self.likelihood)
 
-    def mean(self, X: Tensor, in_acquisition: bool = False) -> Tensor:
-        r"""``... x q x n``, the posterior mean :math:`\mu_t(x)` at ``... x q x d`` points.
-
-        Args:
-            X: ``... x q x d``.
-            in_acquisition: Whether hyper-parameters are taken to be unchanged, as in :meth:`mean_and_norm`.
-        """
-        fitted, points = self._at(X, in_acquisition)
+    def mean(self, X: Tensor) -> Tensor:
+        r"""``... x q x n``, the posterior mean :math:`\mu_t(x)` at ``... x q x d`` points."""
+        fitted, points = self._at(X)
         return self._mean(fitted, points, fitted.regression.mean(points))
 
     def covariance(self, X: Tensor) -> Tensor:
@@ -205,10 +200,8 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
             The mean at X, ``... x 1 x n``, and covariances: of the tasks there, ``... x n x n``, of the observations
             with them, ``... x pn x n``, and of the observations, ``... x pn x pn``.
         """
+        mean, n = self._mean_in_acquisition(X), self._num_tasks
         fitted, points = self._at(torch.cat([X, pending], dim=-2), in_acquisition=True)
-        first = points[..., :1, :]
-        mean = self._mean(fitted, first, fitted.regression.mean(first))
-        n = self._num_tasks
         covariance = fitted.regression.joint_covariance(points)
         cross, theirs = covariance[..., n:, :n], covariance[..., n:, n:]
         noise = self._in_units(fitted, self.noise.expand(*self.noise.shape[:-1], n).unsqueeze(-2))
@@ -445,6 +438,11 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         if fitted.per_point:
             points = torch.nn.functional.pad(points, (0, self._num_tasks), value=1.0)
         return fitted, points
+
+    def _mean_in_acquisition(self, X: Tensor) -> Tensor:
+        """:meth:`mean`, otherwise as :meth:`mean_and_norm`."""
+        fitted, points = self._at(X, in_acquisition=True)
+        return self._mean(fitted, points, fitted.regression.mean(points))
 
     def _mean(self, fitted: Fitted, points: Tensor, mean: Tensor, tasks: list[int] | None = None) -> Tensor:
         if fitted.has_prior_mean:
