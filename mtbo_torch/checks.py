@@ -259,3 +259,15 @@ def describe(value: object) -> str:
     if isinstance(value, Tensor) and value.numel() > 4:
         return f"a tensor of shape {tuple(value.shape)} with values in [{value.min():.3g}, {value.max():.3g}]"
     return repr(value.tolist() if isinstance(value, Tensor) else value)
+
+
+def require_ref_point(ref_point: object, size: int, of_what: str, remedy: str) -> Tensor:
+    """The reference point with one finite entry for each of `size` things, detached."""
+    ref_point = require_tensor("ref_point", ref_point, "Pass one number per objective.")
+    if ref_point.shape != (size,):
+        raise ValueError(
+            f"ref_point should have one entry for each of the {size} {of_what}, got shape {tuple(ref_point.shape)}. "
+            f"{remedy}"
+        )
+    require_finite("ref_point", ref_point)
+    return ref_point.detach().clone()

@@ -35,16 +35,12 @@ class ObservedNoise(_GaussianLikelihoodBase):
     @property
     def is_constant(self) -> bool:
         """Whether every task has one noise for all its observations."""
-        return bool(((self.variances == self._largest) | self.variances.isnan()).all())
+        return bool(self._is_constant)
 
     @property
     def average(self) -> Tensor:
         """``(b) x n``; the average of all tasks for one of which nothing was seen."""
-        if self.is_constant:
-            average = self._largest.squeeze(-2)
-        else:
-            unseen = self.variances.isnan()
-            average = self.variances.nanmean(dim=-2) if unseen.any() else self.variances.mean(dim=-2)
+        average = torch.where(self._is_constant, self._largest.squeeze(-2), self.variances.nanmean(dim=-2))
         of_all = self.variances.nanmean(dim=(-2, -1)).nan_to_num(nan=1.0)
         return torch.where(average.isfinite(), average, of_all.unsqueeze(-1))
 
@@ -52,6 +48,10 @@ class ObservedNoise(_GaussianLikelihoodBase):
     def filled(self) -> Tensor:
         """``(b) x t x n``, with the average of its task for a value that was not seen."""
         return torch.where(self.variances.isnan(), self.average.unsqueeze(-2), self.variances)
+
+    @property
+    def _is_constant(self) -> Tensor:
+        return ((self.variances == self._largest) | self.variances.isnan()).all()
 
     @property
     def _largest(self) -> Tensor:

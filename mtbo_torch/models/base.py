@@ -77,6 +77,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
     _missing_hint = ""
     _has_transformed_inputs: bool
     _original_train_inputs: Tensor | None
+    _task_index: Tensor | None
 
     def __init__(
         self,
@@ -121,6 +122,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         self._allow_missing = allow_missing
         self._num_tasks = num_tasks
         self._tasks: list[int] | None = None
+        self.register_buffer("_task_index", None, persistent=False)
         self._input_batch_shape = batch_shape
         self._fitted: Fitted | None = None
         self.to(train_X)
@@ -159,14 +161,9 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         """
         return noise_of(self.likelihood)
 
-    def mean(self, X: Tensor, in_acquisition: bool = False) -> Tensor:
-        r"""``... x q x n``, the posterior mean :math:`\mu_t(x)` at ``... x q x d`` points.
-
-        Args:
-            X: ``... x q x d``.
-            in_acquisition: Whether hyper-parameters are taken to be unchanged, as in :meth:`mean_and_norm`.
-        """
-        fitted, points = self._at(X, in_acquisition)
+    def mean(self, X: Tensor) -> Tensor:
+        r"""``... x q x n``, the posterior mean :math:`\mu_t(x)` at ``... x q x d`` points."""
+        fitted, points = self._at(X)
         return self._mean(fitted, points, fitted.regression.mean(points))
 
     def covariance(self, X: Tensor) -> Tensor:
@@ -210,10 +207,10 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         fitted, points = self._at(X, in_acquisition=True)
         if directions is not None:
             self._require_directions(directions)
-        if directions is not None and self._tasks is not None:
-            tasks = torch.tensor(self._tasks, device=directions.device)
+        if directions is not None and self._task_index is not None:
+            directions = directions.to(self._task_index.device)
             hidden = directions.new_zeros(*directions.shape[:-1], self._num_tasks)
-            directions = hidden.index_add(-1, tasks, directions)
+            directions = hidden.index_add(-1, self._task_index, directions)
         mean, variance = fitted.regression.mean_and_variance(points, directions)
         return self._mean(fitted, points, mean), self._select(variance) if directions is None else variance
 
@@ -226,6 +223,25 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         fitted, points = self._at(X, in_acquisition=True)
         mean, covariance = fitted.regression.mean_and_covariance(points)
         return self._mean(fitted, points, mean), self._block(covariance)
+
+    def beside(self, X: Tensor, pending: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What is known of a point together with what will be observed elsewhere; otherwise as :meth:`mean_and_norm`.
+
+        Args:
+            X: ``... x 1 x d``.
+            pending: ``... x p x d``, where all tasks will be observed, also those that are hidden here.
+
+        Returns:
+            The mean at X, ``... x 1 x n``, and covariances: of the tasks there, ``... x n x n``, of the observations
+            with them, ``... x pn x n``, and of the observations, ``... x pn x pn``.
+        """
+        mean, n = self._mean_in_acquisition(X), self._num_tasks
+        fitted, points = self._at(torch.cat([X, pending], dim=-2), in_acquisition=True)
+        covariance = fitted.regression.joint_covariance(points)
+        cross, theirs = covariance[..., n:, :n], covariance[..., n:, n:]
+        noise = self._in_units(fitted, self.noise.expand(*self.noise.shape[:-1], n).unsqueeze(-2))
+        noise = noise.expand(*theirs.shape[:-2], pending.shape[-2], n).flatten(-2)
+        return mean, self._block(covariance[..., :n, :n]), self._select(cross), theirs + torch.diag_embed(noise)
 
     def posterior(
         self,
@@ -326,22 +342,13 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
     def hallucinate(self, X: Tensor) -> Self:
         """A new model that has seen its own mean at ``... x q x d``: the variance shrinks, the mean stays."""
         whole = self.whole()
-        new = whole.condition_on_observations(X, whole.mean(X))
-        new._tasks = self._tasks
-        return new
-
-    @property
-    def tasks(self) -> list[int] | None:
-        """The tasks that :meth:`subset_output` left; None for all."""
-        return self._tasks
+        return whole.condition_on_observations(X, whole.mean(X))._showing(self._tasks)
 
     def whole(self) -> Self:
         """This model with all its tasks, also those that :meth:`subset_output` hides."""
         if self._tasks is None:
             return self
-        new = self.with_regression(self.regression)
-        new._tasks = None
-        return new
+        return self.with_regression(self.regression)._showing(None)
 
     @classmethod
     def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
@@ -355,9 +362,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
             idcs: The indices of the outputs to keep, from 0; negative ones count from the end.
         """
         tasks = self._kept([] if idcs is None else idcs)
-        new = self.with_regression(self.regression)
-        new._tasks = tasks
-        return new
+        return self.with_regression(self.regression)._showing(tasks)
 
     def with_regression(self, regression: reg.Regression) -> Self:
         """A copy of this model around a regression that grew out of :attr:`regression`."""
@@ -476,17 +481,30 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
             points = torch.nn.functional.pad(points, (0, self._num_tasks), value=1.0)
         return fitted, points
 
+    def _mean_in_acquisition(self, X: Tensor) -> Tensor:
+        """:meth:`mean`, otherwise as :meth:`mean_and_norm`."""
+        fitted, points = self._at(X, in_acquisition=True)
+        return self._mean(fitted, points, fitted.regression.mean(points))
+
     def _mean(self, fitted: Fitted, points: Tensor, mean: Tensor, tasks: list[int] | None = None) -> Tensor:
         if fitted.has_prior_mean:
             mean = mean + fitted.prior_mean(points)
         return self._select(mean, tasks)
 
     def _select(self, values: Tensor, tasks: list[int] | None = None) -> Tensor:
-        tasks = self._tasks if tasks is None else tasks
-        return values if tasks is None else values[..., tasks]
+        if tasks is not None:
+            return values[..., tasks]
+        return values if self._task_index is None else values.index_select(-1, self._task_index)
 
     def _block(self, covariance: Tensor) -> Tensor:
-        return covariance if self._tasks is None else covariance[..., self._tasks, :][..., self._tasks]
+        return self._select(self._select(covariance).mT).mT
+
+    def _showing(self, tasks: list[int] | None) -> Self:
+        """Show these tasks only, here and now."""
+        self._tasks = tasks
+        # On the device from now on, so that no acquisition waits for it to get there.
+        self._task_index = None if tasks is None else torch.tensor(tasks, device=self.train_targets.device)
+        return self
 
     def _kept(self, indices: object) -> list[int] | None:
         """The tasks behind some of the outputs."""

@@ -14,10 +14,11 @@ from mtbo_torch.regression.base import (
     sum_all,
     variances_along,
 )
-from mtbo_torch.regression.dense import DenseRegression, operator_norm
+from mtbo_torch.regression.dense import DenseRegression
 from mtbo_torch.regression.growing import GrowingRows, NotPositiveDefiniteError
 from mtbo_torch.regression.kronecker import CompletedRegression, KroneckerRegression
 from mtbo_torch.regression.likelihood import log_likelihood, nystrom_log_likelihood
+from mtbo_torch.regression.norm import operator_norm
 from mtbo_torch.regression.nystrom import FollowedNystrom, NystromRegression
 from mtbo_torch.regression.subspace import rows_at
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mtbo_torch.regression.base import SINGULAR_REMEDY, Folded, MatrixKernel, Regression, raise_variances
 from mtbo_torch.regression.growing import InverseCholesky, safe_cholesky
+from mtbo_torch.regression.norm import operator_norm
 from mtbo_torch.regression.seen import Seen
 
 
@@ -139,13 +140,6 @@ class DenseRegression(Regression):
     def _covariance(self, points: Tensor, cross: Tensor) -> Tensor:
         projected = self.factor.lower(cross).unflatten(-2, (points.shape[-2], self.num_tasks))
         return raise_variances(self.kernel.blocks(points) - projected @ projected.mT)
-
-
-def operator_norm(covariance: Tensor) -> Tensor:
-    """The largest eigenvalue of ``... x n x n`` positive semi-definite matrices, clamped at zero."""
-    if covariance.shape[-1] == 1:
-        return covariance[..., 0, 0].clamp_min(0)
-    return torch.linalg.eigvalsh(covariance)[..., -1].clamp_min(0)
 
 
 def _noise_diagonal(noise: Tensor, X: Tensor, num_tasks: int) -> Tensor:

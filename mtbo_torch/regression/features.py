@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from mtbo_torch.regression.base import MatrixKernel, SeparableSum, raise_variances, variances_along
-from mtbo_torch.regression.dense import operator_norm
 from mtbo_torch.regression.kronecker import GroupedKernel
+from mtbo_torch.regression.norm import operator_norm
 from mtbo_torch.regression.spectrum import Spectrum, whiten
 
 

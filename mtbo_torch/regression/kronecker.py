@@ -18,8 +18,9 @@ from mtbo_torch.regression.base import (
     shared_product,
     sum_all,
 )
-from mtbo_torch.regression.dense import DenseRegression, operator_norm
+from mtbo_torch.regression.dense import DenseRegression
 from mtbo_torch.regression.growing import GrowingRows, InverseCholesky, safe_cholesky, solve_lower
+from mtbo_torch.regression.norm import operator_norm
 from mtbo_torch.regression.seen import Missing, few_are_missing
 from mtbo_torch.regression.spectrum import Spectrum, whiten
 

@@ -20,6 +20,7 @@ from mtbo_torch.checks import (
     require_finite,
     require_positive,
     require_probability,
+    require_ref_point,
     require_same_kind,
     require_tensor,
 )
@@ -521,14 +522,8 @@ def _checked_ref_point(ref_point: object, scalarization: type[Scalarization], nu
             f"ref_point should only be given for a scalarization that has one, got one for {scalarization.__name__}. "
             "Leave it out, or use ChebyshevScalarization or HypervolumeScalarization."
         )
-    ref_point = require_tensor("ref_point", ref_point, "Pass one number per objective.")
-    if ref_point.shape != (num_objectives,):
-        raise ValueError(
-            f"ref_point should have one entry for each of the {num_objectives} objectives, got shape "
-            f"{tuple(ref_point.shape)}. Pass values in the units of the tasks, signs not turned."
-        )
-    require_finite("ref_point", ref_point)
-    return ref_point.detach().clone()
+    remedy = "Pass values in the units of the tasks, signs not turned."
+    return require_ref_point(ref_point, num_objectives, "objectives", remedy)
 
 
 def _require_own_parameters(kernel: Kernel, batch_shape: torch.Size) -> None:

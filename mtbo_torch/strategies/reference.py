@@ -18,7 +18,7 @@ from botorch.utils.sampling import manual_seed
 from gpytorch.mlls import SumMarginalLogLikelihood
 from torch import Tensor
 
-from mtbo_torch.checks import require_finite, require_tensor
+from mtbo_torch.checks import require_ref_point
 from mtbo_torch.scalarizations import Scalarization
 from mtbo_torch.strategies.base import RememberingStrategy
 
@@ -119,13 +119,8 @@ class NEHVI(_BoTorchStrategy):
     def __init__(self, num_tasks: int, ref_point: Tensor | None = None, **options: Any) -> None:
         super().__init__(num_tasks, **options)
         if ref_point is not None:
-            ref_point = require_tensor("ref_point", ref_point, "Leave it out to use the worst values observed.")
-            if ref_point.shape != (num_tasks,):
-                raise ValueError(
-                    f"ref_point should have one entry for each of the {num_tasks} tasks, got shape "
-                    f"{tuple(ref_point.shape)}. Leave it out to use the worst values observed."
-                )
-            require_finite("ref_point", ref_point)
+            remedy = "Leave it out to use the worst values observed."
+            ref_point = require_ref_point(ref_point, num_tasks, "tasks", remedy)
         self.ref_point = ref_point
         if num_tasks > MOST_TASKS:
             raise ValueError(
