@@ -13,6 +13,7 @@ from botorch.models.model import Model
 from botorch.utils.multi_objective.pareto import is_non_dominated
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from mtbo_torch.checks import require_finite, require_positive, require_tensor
@@ -168,7 +169,7 @@ def plot_pareto(chosen: Tensor, attainable: Tensor | None = None, ax: Axes | Non
     rounds = range(1, len(found) + 1)
     x, y = found.unbind(dim=-1)
     dots = ax.scatter(x, y, c=rounds, cmap="viridis", s=24, zorder=4, edgecolors="white", linewidths=0.5)
-    ax.figure.colorbar(dots, ax=ax, label="round")
+    ax.figure.colorbar(dots, ax=ax, label="round", ticks=MaxNLocator(integer=True))
     ax.set(xlabel="task 1", ylabel="task 2")
     ax.legend(frameon=False)
     return ax
