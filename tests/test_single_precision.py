@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 
 import pytest
 import torch
-from catalogue import rbf, task_matrix
+from catalogue import general_sum, rbf, task_matrix
 from torch import Tensor
 
 from mtbo_torch import (
@@ -15,6 +16,7 @@ from mtbo_torch import (
     ExactMultiTaskGP,
     ICMKernel,
     LinearScalarization,
+    NystromMultiTaskGP,
     ScalarizedMultiTaskUCB,
 )
 
@@ -100,3 +102,18 @@ def test_choices_that_are_followed() -> None:
     double = ExactMultiTaskGP(X.double(), Y.double(), kernel(), ETA)
     within(followed.mean_and_norm()[1], double.covariance_norm(choices.double()))
     within(followed.mean_and_variance()[1], double.mean_and_variance(choices.double())[1])
+
+
+@pytest.mark.parametrize("seed", [0, 4])
+def test_a_dictionary_of_near_neighbours_does_not_hide_variance(seed: int) -> None:
+    # With the last seed, two of the atoms are nearly one, and what tells them apart is made up by rounding.
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.rand(10, 1, generator=generator, dtype=torch.float).repeat(2, 1)
+    Y, points = torch.randn(20, 3, generator=generator, dtype=torch.float), torch.linspace(0, 1, 50).unsqueeze(-1)
+    kernel, variances = general_sum(3, 1).kernel, []
+    for dtype in (torch.float, torch.double):
+        own = deepcopy(kernel).to(dtype)
+        model = NystromMultiTaskGP(X.to(dtype), Y.to(dtype), own, eta=0.01, dictionary=torch.arange(3))
+        variances.append(model.mean_and_variance(points.to(dtype))[1].double())
+    single, double = variances
+    assert (single - double).min() > -1e-2 * double.max()

@@ -74,10 +74,11 @@ class Subspace:
         is_new = ~_has_equal_before(atoms.detach()).repeat_interleave(rows.rows_per_point, dim=-1).unsqueeze(-2)
         gram = rows(atoms, atoms) * (is_new.unsqueeze(-1) & is_new.unsqueeze(-2))
         values, vectors = torch.linalg.eigh(gram.double())
-        # Below, an eigenvalue and its direction are known to less than six digits; or, in single precision, made up by
-        # the rounding of the entries, of which a part averages out.
-        rounding = 0.1 * is_new.sum(dim=-1, keepdim=True).sqrt() * torch.finfo(gram.dtype).eps
-        cutoff = values[..., -1:] * rounding.clamp_min(SMALLEST_EIGENVALUE)
+        # Below, an eigenvalue and its direction are known to less than six digits; or, in single precision, made up: the
+        # rounding of the entries moves it by their size times the root of their number.
+        largest = gram.diagonal(dim1=-2, dim2=-1).amax(dim=-1)
+        rounding = is_new.sum(dim=-1).sqrt() * torch.finfo(gram.dtype).eps * largest
+        cutoff = torch.maximum(values[..., -1:] * SMALLEST_EIGENVALUE, rounding.unsqueeze(-1))
         scale = torch.where(values > cutoff, values.clamp_min(cutoff).rsqrt(), torch.zeros_like(values))
         return cls(rows, atoms, (scale.unsqueeze(-1) * vectors.mT).to(gram.dtype))
 
