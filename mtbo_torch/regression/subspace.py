@@ -74,8 +74,8 @@ class Subspace:
         is_new = ~_has_equal_before(atoms.detach()).repeat_interleave(rows.rows_per_point, dim=-1).unsqueeze(-2)
         gram = rows(atoms, atoms) * (is_new.unsqueeze(-1) & is_new.unsqueeze(-2))
         values, vectors = torch.linalg.eigh(gram.double())
-        # Below, an eigenvalue and its direction are known to less than six digits; or, in single precision, made up: the
-        # rounding of the entries moves it by their size times the root of their number.
+        # Below, an eigenvalue and its direction are known to less than six digits; or, in single precision, made up:
+        # rounding the entries moves it by their size times the root of their number.
         largest = gram.diagonal(dim1=-2, dim2=-1).amax(dim=-1)
         rounding = is_new.sum(dim=-1).sqrt() * torch.finfo(gram.dtype).eps * largest
         cutoff = torch.maximum(values[..., -1:] * SMALLEST_EIGENVALUE, rounding.unsqueeze(-1))
