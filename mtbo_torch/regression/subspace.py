@@ -76,9 +76,9 @@ class Subspace:
         values, vectors = torch.linalg.eigh(gram.double())
         # Below, an eigenvalue and its direction are known to less than six digits; or, in single precision, made up:
         # rounding the entries moves it by their size times the root of their number.
-        largest = gram.diagonal(dim1=-2, dim2=-1).amax(dim=-1)
-        rounding = is_new.sum(dim=-1).sqrt() * torch.finfo(gram.dtype).eps * largest
-        cutoff = torch.maximum(values[..., -1:] * SMALLEST_EIGENVALUE, rounding.unsqueeze(-1))
+        largest = gram.diagonal(dim1=-2, dim2=-1).sort(dim=-1).values[..., -1:]  # none in an empty dictionary
+        rounding = is_new.sum(dim=-1, keepdim=True).sqrt() * torch.finfo(gram.dtype).eps * largest
+        cutoff = torch.maximum(values[..., -1:] * SMALLEST_EIGENVALUE, rounding)
         scale = torch.where(values > cutoff, values.clamp_min(cutoff).rsqrt(), torch.zeros_like(values))
         return cls(rows, atoms, (scale.unsqueeze(-1) * vectors.mT).to(gram.dtype))
 
