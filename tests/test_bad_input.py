@@ -750,6 +750,9 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: save_panel("", "", {}, {}, True, []), "curves should be a non-empty dict"),
     (lambda: save_panel("", "", {"a": torch.rand(2, 5)}, {}, True, [Path("x.odd")]), "should end as a picture does"),
     # Strategies, once more
+    (lambda: mtkb(repeat="no"), "repeat should be True, or False on choices, got 'no'"),
+    (lambda: mtkb(repeat=False), "repeat should be True, or False on choices, got False on bounds"),
+    (lambda: mtkb(bounds=None, choices=X, repeat=False).ask(6), "q should be at most 5, the number of choices"),
     (lambda: mtkb(norm_bound=torch.ones(2)), "norm_bound should be a number or of the shape"),
     (lambda: mtkb(noise_scale=torch.ones(2)), "noise_scale should be one number"),
     (lambda: mtkb(kernel=wide_kernel()), "kernel should take points with d = 2"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -75,11 +76,17 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         weights: WeightDistribution | None = None,
         signs: Sequence[int] | Tensor | None = None,
         constraints: tuple[Tensor, Tensor] | None = None,
+        repeat: bool = True,
         seed: int | Sequence[int] = 0,
         num_restarts: int = 10,
         raw_samples: int = 256,
     ) -> None:
         space = search_space(type(self).__name__, bounds, choices)
+        if not isinstance(repeat, bool) or (choices is None and not repeat):
+            raise ValueError(
+                f"repeat should be True, or False on choices, got {repeat!r}{' on bounds' if choices is None else ''}. "
+                "False asks for each choice once."
+            )
         if norm_bound is not None:
             require_positive("norm_bound", norm_bound, "Pass a bound of the objective's RKHS norm.", allow_zero=True)
         if noise_scale is not None:
@@ -104,7 +111,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         num_objectives = num_tasks if self._objectives is None else len(self._objectives)
         self.norm_bound, self.noise_scale, self.eta, self.delta = norm_bound, noise_scale, eta, delta
         self.radius_rule, self.bound, self.refit_every = radius, bound, refit_every
-        self.num_restarts, self.raw_samples = num_restarts, raw_samples
+        self.repeat, self.num_restarts, self.raw_samples = repeat, num_restarts, raw_samples
         super().__init__(num_tasks, bounds, choices, scalarization, weights, seed, num_objectives)
         if isinstance(norm_bound, Tensor) and norm_bound.shape not in ((), self.batch_shape):
             raise ValueError(
@@ -351,19 +358,38 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         assert self.choices is not None
         assert isinstance(self._state, Followed)
         followed, chosen = self._state, []
+        taken = None if self.repeat else self._taken(len(scalarizations))
         with torch.no_grad():
             pending = self._inside(self._pending_points())
             if pending.shape[-2]:
                 followed = self._imagine(followed, pending, followed.regression.mean(pending))
             for scalarization in scalarizations:
                 values = self._values(followed, scalarization, radius)
+                if taken is not None:
+                    values = values.masked_fill(taken, -torch.inf)
                 # Ties, such as all choices before the first observation, are broken at random.
                 index = self._pick(values == values.amax(dim=-1, keepdim=True)).unsqueeze(-1)
                 chosen.append(self.choices[index])
+                if taken is not None:
+                    taken = taken.scatter(-1, index, True)
                 if len(chosen) < len(scalarizations):
                     point = self._inside(chosen[-1])
                     followed = self._imagine(followed, point, followed.regression.mean(point))
         return torch.cat(chosen, dim=-2)
+
+    def _taken(self, wanted: int) -> Tensor:
+        """``(b) x N``, which choices were told or are pending; `wanted` should be left."""
+        assert self.choices is not None
+        points = torch.cat([self.train_X, self._pending_points()], dim=-2)
+        apart = torch.cdist(self.choices / self._span, points / self._span, p=torch.inf)  # (b) x N x t
+        taken = (apart <= math.sqrt(torch.finfo(apart.dtype).eps)).any(dim=-1)
+        left = int((~taken).sum(dim=-1).amin())
+        if left < wanted:
+            raise ValueError(
+                f"q should be at most {left}, the number of choices that were neither told nor are pending, got "
+                f"{wanted}. With repeat=True choices are asked for again."
+            )
+        return taken
 
     def _values(self, followed: Followed, scalarization: Scalarization, radius: Tensor) -> Tensor:
         """``(b) x N``, the acquisition at the choices."""
@@ -406,6 +432,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
             "signs": None if self._objectives is None else self._objectives.sum(dim=0).tolist(),
             "constraints": None if self.constraints is None else repr(self.constraints),
             "refit_every": self.refit_every,
+            "repeat": self.repeat,
             "num_restarts": self.num_restarts,
             "raw_samples": self.raw_samples,
         }

@@ -53,6 +53,8 @@ class MTKB(ExactStrategy):
             of them are not 0. By default all tasks are maximised.
         constraints: The pair of A, ``m x n``, and c, ``m``: the values of all n tasks should satisfy :math:`A y \le c`.
             The acquisition is weighed by the probability of that.
+        repeat: Whether a choice may be asked for again. With False it is not, once it was told or while it is pending:
+            for tables, where a second look shows the same.
         seed: All randomness follows from it. A list of b seeds gives b independent trials side by side: points are
             then ``b x q x d`` and values ``b x q x n``, and the kernel may have batch shape ``b``.
         num_restarts: From how many points the acquisition is maximised, on `bounds`.

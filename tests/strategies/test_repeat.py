@@ -1,0 +1,76 @@
+"""Choices that are asked for once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from catalogue import icm
+from torch import Tensor
+
+from mtbo_torch import MTBKB, MTKB
+from mtbo_torch.strategies import ITKB, MOBO, Strategy
+
+CHOICES = torch.rand(12, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+SETTINGS = {"choices": CHOICES, "norm_bound": 1.0, "noise_scale": 0.1, "repeat": False}
+
+
+def values(x: Tensor) -> Tensor:
+    return torch.stack([x.sum(dim=-1).sin(), x.prod(dim=-1)], dim=-1)
+
+
+def places(x: Tensor) -> list[int]:
+    return [int((row == CHOICES).all(dim=-1).nonzero()) for row in x.reshape(-1, 2)]
+
+
+@pytest.mark.parametrize("kind", [MTKB, MTBKB, ITKB, MOBO])
+def test_every_choice_comes_once(kind: type[Strategy]) -> None:
+    strategy, seen = kind(icm(2, 2).kernel, **SETTINGS), []
+    strategy.tell(CHOICES[3:5] + 1e-12, values(CHOICES[3:5]))  # equal up to rounding
+    for q in (1, 3, 1, 5):
+        x = strategy.ask(q)
+        seen += places(x)
+        strategy.tell(x, values(x))
+    assert sorted([3, 4, *seen]) == list(range(12))
+    with pytest.raises(ValueError, match="q should be at most 0"):
+        strategy.ask()
+    assert strategy.num_observations == 12
+
+
+def test_what_is_pending_is_not_asked_for_and_what_is_forgotten_is() -> None:
+    strategy = MTKB(icm(2, 2).kernel, **SETTINGS)
+    first = places(strategy.ask(11))
+    [last] = places(strategy.ask())
+    assert sorted([*first, last]) == list(range(12))
+    strategy.forget(4)
+    assert places(strategy.ask()) == [first[4]]
+
+
+def test_the_best_of_what_is_left_is_asked_for() -> None:
+    free, once = (MTKB(icm(2, 2).kernel, **SETTINGS | {"repeat": repeat}, radius=0.0) for repeat in (True, False))
+    for strategy in (free, once):
+        strategy.tell(CHOICES[:6], values(CHOICES[:6]))
+    best_of_all, best_left = places(free.ask()), places(once.ask())
+    with torch.no_grad():
+        worth = once.scalarization(once.asked_weights)(once.model.mean(CHOICES)).flatten()
+    assert best_of_all == [int(worth.argmax())]
+    assert best_left == [6 + int(worth[6:].argmax())]
+
+
+def test_every_trial_of_a_batch_has_its_own() -> None:
+    strategy = MTKB(icm(2, 2).kernel, **SETTINGS, seed=[0, 1, 2])
+    for _ in range(12):
+        x = strategy.ask()
+        strategy.tell(x, values(x))
+    for X in strategy.train_X:
+        assert sorted(places(X)) == list(range(12))
+
+
+def test_a_strategy_that_continues_knows_what_was_asked() -> None:
+    strategy = MTKB(icm(2, 2).kernel, **SETTINGS)
+    x = strategy.ask(4)
+    strategy.tell(x[:2], values(x[:2]))
+    other = MTKB(icm(2, 2).kernel, **SETTINGS)
+    other.load_state_dict(strategy.state_dict())
+    assert sorted(places(x) + places(other.ask(8))) == list(range(12))
+    with pytest.raises(ValueError, match="repeat"):
+        MTKB(icm(2, 2).kernel, **SETTINGS | {"repeat": True}).load_state_dict(strategy.state_dict())
