@@ -19,8 +19,8 @@ from torch import Tensor
 from mtbo_torch.checks import require_finite, require_positive, require_tensor
 from mtbo_torch.experiments.storage import write_atomically
 
-# Okabe and Ito's palette: distinguishable with any kind of colour vision.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Okabe and Ito's palette, distinguishable with any kind of colour vision, with grey in place of its yellow.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 STYLES = ("-", "--", ":")
 MOST_BANDS = 3
 MOST_NUMBERED = 12

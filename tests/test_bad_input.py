@@ -750,6 +750,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: save_panel("", "", {}, {}, True, []), "curves should be a non-empty dict"),
     (lambda: save_panel("", "", {"a": torch.rand(2, 5)}, {}, True, [Path("x.odd")]), "should end as a picture does"),
     # Strategies, once more
+    (lambda: MODEL.beside(X[:1, :1], X[:2, :1]), "X should be .* d = 2"),
     (lambda: mtkb(repeat="no"), "repeat should be True, or False on choices, got 'no'"),
     (lambda: mtkb(repeat=False), "repeat should be True, or False on choices, got False on bounds"),
     (lambda: mtkb(bounds=None, choices=X, repeat=False).ask(6), "q should be at most 5, the number of choices"),
