@@ -17,7 +17,7 @@ test: $(READY)
 	MTBO_TEST_DTYPE=float64 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto $(OTHER_DEFAULT)
 
 notebooks: $(READY)
-	$(BIN)/python notebooks/execute.py
+	OMP_NUM_THREADS=1 $(BIN)/python notebooks/execute.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/exact.py
