@@ -9,7 +9,7 @@ The paper is Chowdhury & Gopalan, *No-regret Algorithms for Multi-task Bayesian 
 * :math:`\Gamma(x, x')` is the multi-task kernel, :math:`\mu_t` and :math:`\Gamma_t` are the posterior mean and
   covariance of the tasks after t observations (with a tilde, those from a dictionary), :math:`\beta_t` is the radius,
   :math:`s_\lambda` a scalarisation with weights :math:`\lambda` and Lipschitz constant :math:`L_\lambda`.
-* All tasks are maximised.
+* All tasks are maximised, unless ``signs=`` says otherwise.
 """
 
 from mtbo_torch import constructors as constructors  # registers them with BoTorch

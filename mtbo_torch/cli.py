@@ -62,7 +62,7 @@ def _add_reproduce(parser: argparse.ArgumentParser) -> None:
     add("panels", nargs="+", metavar="PANEL", help="names of panels, or all")
     add("--trials", type=_positive, default=paper.NUM_TRIALS, help="independent trials (default: %(default)s)")
     add("--rounds", type=_positive, default=paper.NUM_ROUNDS, help="rounds of each (default: %(default)s)")
-    add("--algorithms", nargs="+", metavar="NAME", help=f"of {', '.join(ALGORITHMS)} (default: all but the last two)")
+    add("--algorithms", nargs="+", metavar="NAME", help=f"of {', '.join(ALGORITHMS)} (default: all but the last three)")
     add("--out", type=Path, default=Path("results"), help="the folder for everything (default: %(default)s)")
     add("--seed", type=_count, default=0, help="all randomness follows from it (default: %(default)s)")
     add("--device", default="cpu", help="such as cuda (default: %(default)s)")
