@@ -10,6 +10,7 @@ import pytest
 import torch
 from gpytorch.kernels import RBFKernel
 from matplotlib.axes import Axes
+from matplotlib.cbook import STEP_LOOKUP_MAP
 from torch import Tensor
 
 from mtbo_torch import ExactMultiTaskGP, ICMKernel
@@ -81,6 +82,12 @@ def test_regret_is_the_mean_over_trials() -> None:
 def test_front_found_is_what_no_other_point_dominates() -> None:
     x, y = line(plot_pareto(PAIRS), "front found")
     assert torch.stack([x, y], dim=-1).tolist() == [[0.0, 3.0], [1.0, 2.0], [2.0, 0.0]]
+
+
+def test_no_corner_of_a_front_is_beyond_what_was_found() -> None:
+    [front] = [line for line in plot_pareto(PAIRS).lines if line.get_label() == "front found"]
+    corners = STEP_LOOKUP_MAP[front.get_drawstyle()](*front.get_data())
+    assert all((torch.tensor(corner) <= PAIRS).all(dim=-1).any() for corner in zip(*corners, strict=True))
 
 
 def test_bands_are_radius_standard_deviations() -> None:
