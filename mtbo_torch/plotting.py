@@ -24,6 +24,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 STYLES = ("-", "--", ":")
 MOST_BANDS = 3
 MOST_NUMBERED = 12
+MOST_IN_COLUMN = 12
+MOST_LETTERS = 48  # beside each other below an axis
 
 
 def plot_regret(curves: Mapping[str, Tensor], ax: Axes | None = None, ylabel: str = "time-average regret") -> Axes:
@@ -54,8 +56,8 @@ def plot_regret(curves: Mapping[str, Tensor], ax: Axes | None = None, ylabel: st
             _draw_band(ax, curve, colour)
         else:
             _draw_bars(ax, curve, colour, place=i / len(curves))
-    ax.set(xlabel="round", ylabel=ylabel, xlim=(1, max(2, next(iter(curves.values())).shape[-1])))
-    ax.legend(frameon=False)
+    ax.set(xlabel="round", ylabel=ylabel, xlim=(1, max(2, _num_rounds(curves))))
+    _legend(ax)
     return ax
 
 
@@ -80,17 +82,18 @@ def plot_certificate(regrets: Mapping[str, Tensor], certificates: Mapping[str, T
     missing = sorted(certificates.keys() - regrets.keys()) if isinstance(regrets, Mapping) else list(certificates)
     if missing:
         raise ValueError(
-            f"regrets should have a curve for each of certificates, got none for {', '.join(missing)}. "
+            f"regrets should have a curve for each of certificates, got none for {', '.join(map(str, missing))}. "
             "Pass both by the same names."
         )
     _require_curves("regrets", regrets)
     ax = _axes(ax)
-    for colour, (name, curve) in zip(COLOURS, certificates.items(), strict=False):
+    for i, (name, curve) in enumerate(certificates.items()):
+        colour = COLOURS[i % len(COLOURS)]
         for values, style, what in ((curve, "--", "certificate"), (regrets[name], "-", "regret")):
             _draw_mean(ax, values, colour, style, f"{name}: {what}")
             _draw_band(ax, values, colour)
-    ax.set(xlabel="round", ylabel="time-average regret", yscale="log", xlim=(1, max(2, curve.shape[-1])))
-    ax.legend(frameon=False)
+    ax.set(xlabel="round", ylabel="time-average regret", yscale="log", xlim=(1, max(2, _num_rounds(certificates))))
+    _legend(ax)
     return ax
 
 
@@ -106,13 +109,23 @@ def _require_curves(name: str, curves: object) -> None:
     if not isinstance(curves, Mapping) or not curves:
         raise ValueError(f"{name} should be a non-empty dict of curves by name, got {curves!r}. Pass at least one.")
     for label, curve in curves.items():
-        curve = curve.double() if isinstance(curve, Tensor) else curve  # counts are welcome
+        if isinstance(curve, Tensor) and not curve.is_complex():
+            curve = curve.double()  # counts are welcome
         curve = require_tensor(f"{name}[{label!r}]", curve, "Pass one row per trial and one column per round.")
         if curve.dim() != 2 or curve.numel() == 0:
             raise ValueError(
                 f"{name}[{label!r}] should be `trials x rounds`, got shape {tuple(curve.shape)}. "
                 "Pass one row per trial and one column per round."
             )
+
+
+def _num_rounds(curves: Mapping[str, Tensor]) -> int:
+    return max(curve.shape[-1] for curve in curves.values())
+
+
+def _legend(ax: Axes) -> None:
+    """In as many columns as it takes not to be higher than a figure."""
+    ax.legend(frameon=False, ncols=math.ceil(len(ax.get_legend_handles_labels()[0]) / MOST_IN_COLUMN) or 1)
 
 
 def _draw_mean(ax: Axes, curve: Tensor, colour: str, style: str, label: str) -> None:
@@ -228,12 +241,18 @@ def plot_posterior(
     if X.dim() != 2 or not len(X):
         raise ValueError(f"X should be `N x d`, got shape {tuple(X.shape)}. Pass one row per point.")
     require_positive("radius", radius, "Pass the half-width of the bands in standard deviations.", allow_zero=True)
+    if isinstance(radius, Tensor) and radius.dim():
+        raise ValueError(f"radius should be one number, got shape {tuple(radius.shape)}. Pass that of one model.")
     if (train_X is None) != (train_Y is None):
         raise ValueError("train_X and train_Y should be given together, got one of them. Pass both, or neither.")
     with torch.no_grad():
         posterior = model.posterior(X)
         mean, sd = _plain(posterior.mean), _plain(posterior.variance.clamp_min(0).sqrt())
+    if mean.dim() != 2:
+        raise ValueError(f"model should be a single one, got a batch of {tuple(mean.shape[:-2])}. Pick one of them.")
     labels = _names(names, mean.shape[-1])
+    if train_X is not None and train_Y is not None:
+        _require_observations(train_X, train_Y, len(labels))
     ax = _axes(ax)
     along = _plain(X[:, 0])
     for i, label in enumerate(labels):
@@ -242,13 +261,17 @@ def plot_posterior(
         low, high = mean[:, i] - radius * sd[:, i], mean[:, i] + radius * sd[:, i]
         ax.fill_between(along, low, high, color=colour, alpha=0.2, linewidth=0)
     if train_X is not None and train_Y is not None:
-        _draw_observations(ax, train_X, train_Y, len(labels))
-    ax.set(xlabel="x", ylabel="value", xlim=(float(along.min()), float(along.max())))
-    ax.legend(frameon=False)
+        for i, values in enumerate(_plain(train_Y).unbind(dim=-1)):
+            colour = COLOURS[i % len(COLOURS)]
+            ax.scatter(_plain(train_X[:, 0]), values, color=colour, s=18, zorder=3, edgecolors="white")
+    ax.set(xlabel="x", ylabel="value")
+    if along.min() < along.max():
+        ax.set_xlim(float(along.min()), float(along.max()))
+    _legend(ax)
     return ax
 
 
-def _draw_observations(ax: Axes, train_X: Tensor, train_Y: Tensor, num_tasks: int) -> None:
+def _require_observations(train_X: Tensor, train_Y: Tensor, num_tasks: int) -> None:
     for name, values, columns in (("train_X", train_X, 1), ("train_Y", train_Y, num_tasks)):
         values = require_tensor(name, values, "Pass one row per observation.")
         if values.dim() != 2 or values.shape[-1] != columns or len(values) != len(train_X):
@@ -256,9 +279,6 @@ def _draw_observations(ax: Axes, train_X: Tensor, train_Y: Tensor, num_tasks: in
                 f"{name} should be `{len(train_X)} x {columns}`, got shape {tuple(values.shape)}. Pass the "
                 "observations of a function of one input, one column per task."
             )
-    for i in range(num_tasks):
-        colour = COLOURS[i % len(COLOURS)]
-        ax.scatter(_plain(train_X[:, 0]), _plain(train_Y[:, i]), color=colour, s=18, zorder=3, edgecolors="white")
 
 
 def plot_task_correlation(task_covar: Tensor, ax: Axes | None = None, names: Sequence[str] | None = None) -> Axes:
@@ -289,12 +309,12 @@ def plot_task_correlation(task_covar: Tensor, ax: Axes | None = None, names: Seq
     ax = _axes(ax)
     image = ax.imshow(correlation.numpy(), cmap="RdBu_r", vmin=-1, vmax=1)
     ax.figure.colorbar(image, ax=ax, label="correlation")
-    ax.set_xticks(
-        range(len(B)),
-        labels,
-        rotation=0 if max(map(len, labels)) <= 8 else 45,
-        ha="right" if max(map(len, labels)) > 8 else "center",
-    )
+    if len(B) > MOST_NUMBERED:
+        ax.set_xticks(range(len(B)), labels, rotation=90)
+    elif len(B) * max(map(len, labels)) > MOST_LETTERS:
+        ax.set_xticks(range(len(B)), labels, rotation=45, ha="right")
+    else:
+        ax.set_xticks(range(len(B)), labels)
     ax.set_yticks(range(len(B)), labels)
     if len(B) <= MOST_NUMBERED:
         for i, row in enumerate(correlation.tolist()):
@@ -322,20 +342,20 @@ def plot_dictionary(sizes: Mapping[str, Tensor], ax: Axes | None = None) -> Axes
         colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % len(STYLES)]
         _draw_mean(ax, curve, colour, style, name)
         _draw_band(ax, curve, colour)
-    rounds = max(curve.shape[-1] for curve in sizes.values())
-    largest = max(float(curve.max()) for curve in sizes.values())
+    rounds = _num_rounds(sizes)
+    largest = max(float(_plain(curve).nan_to_num(nan=0).max()) for curve in sizes.values())
     ax.plot((1, rounds), (1, rounds), color="0.5", linestyle=":", label="all observations")
     ax.set(xlabel="round", ylabel="points in the dictionary", xlim=(1, max(2, rounds)), ylim=(0, 1.15 * largest + 1))
-    ax.legend(frameon=False)
+    _legend(ax)
     return ax
 
 
 def _names(names: Sequence[str] | None, num_tasks: int) -> list[str]:
     if names is None:
         return [f"task {i + 1}" for i in range(num_tasks)]
-    if isinstance(names, str) or len(names) != num_tasks:
+    if isinstance(names, str) or not isinstance(names, Sequence) or len(names) != num_tasks:
         raise ValueError(f"names should be one for each of the {num_tasks} tasks, got {names!r}. Pass a list of them.")
-    return list(names)
+    return list(map(str, names))
 
 
 def _plain(values: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ class _Silent:
 
 
 def progress_bar(total: int, description: str, unit: str = "round") -> AbstractContextManager[Any]:
-    """A bar to be used with ``with``; silent when standard error is not a terminal."""
+    """A bar to be used with ``with``; silent where there is neither a terminal nor a notebook."""
     try:
         from tqdm.auto import tqdm
     except ImportError:

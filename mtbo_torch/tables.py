@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Sequence
-from statistics import fmean, stdev
 
 Row = Sequence[str]
 
 
 def mean_and_sd(values: Sequence[float]) -> str:
     """The mean of some trials and, of more than one, their standard deviation."""
-    return f"{short(fmean(values))} ± {short(stdev(values))}" if len(values) > 1 else short(values[0])
+    mean = sum(values) / len(values)
+    if len(values) == 1:
+        return short(mean)
+    # Not by the standard library, which fails for NaN.
+    return f"{short(mean)} ± {short(math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1)))}"
 
 
 def short(value: float) -> str:

@@ -12,6 +12,7 @@ from botorch.acquisition import UpperConfidenceBound
 from botorch.exceptions.errors import UnsupportedError
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.models import KroneckerMultiTaskGP, ModelListGP, MultiTaskGP, SingleTaskGP
+from botorch.models.transforms import Standardize
 from botorch.optim import optimize_acqf, optimize_acqf_discrete, optimize_acqf_mixed
 from catalogue import KERNELS, Builder, data, icm, rbf, scaled, task_matrix
 from suites import close
@@ -355,3 +356,22 @@ def test_task_order_does_not_matter() -> None:
         1.5,
     )
     close(permuted(Z.unsqueeze(-2)), plain(Z.unsqueeze(-2)), 1e-10)
+
+
+@pytest.mark.parametrize("build", KERNELS)
+def test_several_points_at_a_time_in_other_units_with_several_noises(build: Builder) -> None:
+    (X, Y, Z), etas, shown = data(8, 3, 2), np.array([0.02, 0.1, 0.4]), [2, 0]
+    Y = Y * torch.tensor([1.0, 10.0, 100.0]) + 5
+    mean, scale = Y.mean(dim=0).numpy(), Y.std(dim=0).numpy()
+    model = ExactMultiTaskGP(X, Y, build(3, 2).kernel, eta=torch.tensor(etas), outcome_transform=Standardize(3))
+    acqf = ScalarizedMultiTaskUCB(model.subset_output(shown), LinearScalarization(weights(2)), 1.5, Z[:1])
+    gamma, values, expected = build(3, 2).gamma, (Y.numpy() - mean) / scale, 0.0
+    for place in (1, 2):
+        point, seen = Z[place : place + 1].numpy(), np.concatenate([X.numpy(), Z[:place].numpy()])
+        mu = oracles.posterior(gamma, X.numpy(), values, etas, point)[0][0]
+        _, block = oracles.posterior(gamma, seen, np.zeros((len(seen), 3)), etas, point)
+        block = (block * np.outer(scale, scale))[np.ix_(shown, shown)]
+        w = weights(2).numpy()
+        expected += w @ (mean + scale * mu)[shown]
+        expected += 1.5 * np.linalg.norm(w) * np.linalg.eigvalsh(block)[-1] ** 0.5
+    close(acqf(Z[1:3].unsqueeze(0)), np.array([expected]), 1e-8)

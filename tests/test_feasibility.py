@@ -386,3 +386,15 @@ def test_constraints_do_not_make_a_point_cost_as_much_as_all_tasks() -> None:
     model = ExactMultiTaskGP(X, Y, icm(3, 2).kernel, eta=0.1)
     ScalarizedMultiTaskUCB(model, LinearScalarization(W), 1.0, constraints=(tensor([1.0, 0.0, 0.0]), tensor(0.5)))
     assert "_rotation" in vars(model.regression)
+
+
+@pytest.mark.parametrize("dtype", [torch.float, torch.double])
+def test_values_that_hold(dtype: torch.dtype) -> None:
+    A, c = torch.tensor([[0.1, 0.2], [-1.0, 0.0]], dtype=torch.double), torch.tensor([0.3, 2.0], dtype=torch.double)
+    # On the bound, where 0.1 + 0.2 is rounded above 0.3; beyond either bound by little; incomplete.
+    Y = [[1.0, 1.0], [1.0, 1.0001], [-2.0, 0.0], [-2.0001, 0.0], [math.nan, 0.0]]
+    constraints, values = OutcomeConstraints(A, c), torch.tensor(Y, dtype=dtype)
+    assert constraints.hold(values).tolist() == [True, False, True, False, False]
+    offset, scale = torch.tensor([[3.0, -1.0]], dtype=torch.double), torch.tensor([[2.0, 0.5]], dtype=torch.double)
+    inside = (values - offset.to(values)) / scale.to(values)
+    assert constraints.in_units(offset, scale).hold(inside).tolist() == [True, False, True, False, False]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import matplotlib.pyplot as plt
 import pytest
 import torch
 from gpytorch.kernels import RBFKernel
 from matplotlib.axes import Axes
+from matplotlib.cbook import STEP_LOOKUP_MAP
 from torch import Tensor
 
 from mtbo_torch import ExactMultiTaskGP, ICMKernel
@@ -82,6 +84,12 @@ def test_front_found_is_what_no_other_point_dominates() -> None:
     assert torch.stack([x, y], dim=-1).tolist() == [[0.0, 3.0], [1.0, 2.0], [2.0, 0.0]]
 
 
+def test_no_corner_of_a_front_is_beyond_what_was_found() -> None:
+    [front] = [line for line in plot_pareto(PAIRS).lines if line.get_label() == "front found"]
+    corners = STEP_LOOKUP_MAP[front.get_drawstyle()](*front.get_data())
+    assert all((torch.tensor(corner) <= PAIRS).all(dim=-1).any() for corner in zip(*corners, strict=True))
+
+
 def test_bands_are_radius_standard_deviations() -> None:
     own = model()
     ax = plot_posterior(own, GRID, radius=3.0, names=["first", "second"])
@@ -118,3 +126,50 @@ def test_dictionary_is_shown_below_all_observations() -> None:
     ax = plot_dictionary({"MT-BKB": torch.full((2, 50), 7)})
     assert line(ax, "MT-BKB")[1].tolist() == [7.0] * 50
     assert line(ax, "all observations")[1].tolist() == [1, 50]
+
+
+def test_all_rounds_of_all_curves_are_shown() -> None:
+    curves = {"short": torch.rand(4, 5), "long": torch.rand(4, 30), "between": torch.rand(4, 9)}
+    assert plot_regret(curves).get_xlim() == (1, 30)
+    assert plot_certificate(curves, curves).get_xlim() == (1, 30)
+
+
+def test_however_many_curves_all_are_drawn_and_named() -> None:
+    curves = {str(i): torch.rand(2, 5) for i in range(20)}
+    axes = [plot_regret(curves), plot_certificate(curves, curves), plot_dictionary(curves)]
+    for ax, count in zip(axes, (20, 40, 21), strict=True):
+        assert len(ax.get_legend().get_texts()) == count
+        ax.figure.canvas.draw()  # which warns if the legend leaves no room
+
+
+def test_sizes_in_a_graph_or_unknown() -> None:
+    sizes = torch.tensor([[1.0, 2.0, 4.0], [1.0, 2.0, torch.nan]], requires_grad=True)
+    assert plot_dictionary({"MT-BKB": sizes}).get_ylim() == pytest.approx((0, 5.6))
+
+
+def test_a_single_point_can_be_shown() -> None:
+    assert line(plot_posterior(model(), GRID[:1]), "task 1")[0].tolist() == GRID[:1, 0].tolist()
+
+
+def test_refused_observations_leave_the_axes_empty() -> None:
+    _, ax = plt.subplots()
+    with pytest.raises(ValueError, match="train_Y should be"):
+        plot_posterior(model(), GRID, POINTS, VALUES[:1], ax)
+    assert not ax.has_data()
+
+
+def test_names_may_be_numbers() -> None:
+    labels = plot_task_correlation(torch.eye(2), names=[10, 20]).get_xticklabels()
+    assert [label.get_text() for label in labels] == ["10", "20"]
+
+
+@pytest.mark.parametrize("names", [["a", "b"], ["strength of it", "price of it"] * 3, [f"task {i}" for i in range(20)]])
+def test_names_of_tasks_do_not_overlap(names: list[str]) -> None:
+    ax = plot_task_correlation(torch.eye(len(names)), names=names)
+    ax.figure.canvas.draw()
+    labels = ax.get_xticklabels()
+    boxes = [label.get_window_extent() for label in labels]
+    if labels[0].get_rotation() in (0, 90):
+        assert all(one.x1 < other.x0 for one, other in pairwise(boxes))
+    else:  # slanted, they need the room of a line
+        assert all(one.x1 + labels[0].get_fontsize() < other.x1 for one, other in pairwise(boxes))

@@ -236,7 +236,7 @@ class Strategy(ABC):
         candidates = self._counts(self.train_Y).nonzero().squeeze(-1)
         if not len(candidates):
             return candidates
-        return candidates[is_non_dominated(self._oriented(self.train_Y[candidates]))]
+        return candidates[is_non_dominated(self._oriented(self.train_Y[candidates]), deduplicate=False)]
 
     def _oriented(self, Y: Tensor) -> Tensor:
         """Values of the tasks as values of the objectives, all to be maximised."""

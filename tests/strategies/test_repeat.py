@@ -74,3 +74,23 @@ def test_a_strategy_that_continues_knows_what_was_asked() -> None:
     assert sorted(places(x) + places(other.ask(8))) == list(range(12))
     with pytest.raises(ValueError, match="repeat"):
         MTKB(icm(2, 2).kernel, **SETTINGS | {"repeat": True}).load_state_dict(strategy.state_dict())
+
+
+def test_choices_that_are_equal_are_one() -> None:
+    doubled = torch.tensor([[0.5], [0.0], [0.5], [1.0], [0.0]], dtype=torch.double)
+    strategy = MTKB(icm(2, 1).kernel, **SETTINGS | {"choices": doubled})
+    assert sorted(strategy.ask(3).flatten().tolist()) == [0.0, 0.5, 1.0]
+    with pytest.raises(ValueError, match="q should be at most 0"):
+        strategy.ask()
+    strategy.forget()
+    with pytest.raises(ValueError, match="q should be at most 3"):
+        strategy.ask(4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float, torch.double])
+def test_near_neighbours_of_what_was_told_are_left(dtype: torch.dtype) -> None:
+    fine = torch.linspace(0, 1, 8, dtype=dtype).unsqueeze(-1) * torch.finfo(dtype).eps ** 0.5
+    choices = torch.cat([fine, torch.ones(1, 1, dtype=dtype)])
+    strategy = MTKB(icm(2, 1).kernel.to(dtype), **SETTINGS | {"choices": choices})
+    strategy.tell(choices[3] + 1e-3 * choices[1], torch.zeros(2, dtype=dtype))
+    assert sorted(strategy.ask(8).flatten().tolist()) == [*choices[:3, 0].tolist(), *choices[4:, 0].tolist()]

@@ -52,6 +52,11 @@ def test_pareto_leaves_out_what_is_forbidden_or_incomplete() -> None:
     assert indices(told(values, constraints=limits)) == expected
 
 
+def test_pareto_has_all_points_of_equal_values() -> None:
+    values = torch.tensor([[1.0, 2.0, 0.0], [2.0, 1.0, 0.0], [1.0, 2.0, 0.0], [0.0, 2.0, 0.0]], dtype=torch.double)
+    assert indices(told(values)) == [0, 1, 2]
+
+
 def test_pareto_of_nothing_is_nothing() -> None:
     X, Y = MTKB(3, bounds=BOX, refit_every=1).pareto()
     assert X.shape == (0, 2)
