@@ -152,13 +152,16 @@ def _spread(curve: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return mean, torch.minimum(sd, 0.9 * mean.clamp_min(0)), sd
 
 
-def plot_pareto(chosen: Tensor, attainable: Tensor | None = None, ax: Axes | None = None) -> Axes:
-    """The values of two objectives, both to be maximised, that were chosen, and the front they make.
+def plot_pareto(
+    chosen: Tensor, attainable: Tensor | None = None, ax: Axes | None = None, signs: Sequence[int] = (1, 1)
+) -> Axes:
+    """The values of two objectives that were chosen, and the front they make.
 
     Args:
         chosen: ``t x 2``, in the order of the rounds, which their colours tell.
         attainable: ``N x 2``, what can be attained, or just its front: drawn behind, with its Pareto front.
         ax: Where to draw; a new figure if not given.
+        signs: 1 for an objective that is maximised, -1 for one that is minimised.
 
     Example:
         >>> import torch
@@ -170,15 +173,19 @@ def plot_pareto(chosen: Tensor, attainable: Tensor | None = None, ax: Axes | Non
     _require_pairs("chosen", chosen)
     if attainable is not None:
         _require_pairs("attainable", attainable)
+    if len(signs) != 2 or any(sign not in (1, -1) for sign in signs):
+        raise ValueError(
+            f"signs should be 1 (maximised) or -1 (minimised) for two objectives, got {signs!r}. Pass both."
+        )
     ax = _axes(ax)
     if attainable is not None:
         possible = _plain(attainable)
-        front = _front(possible)
+        front = _front(possible, signs)
         ax.scatter(possible[:, 0], possible[:, 1], color="0.85", s=6, zorder=1, label="attainable")
         ax.step(*front.T, where="pre", color=COLOURS[1], alpha=0.5, zorder=2)
         ax.scatter(front[:, 0], front[:, 1], color=COLOURS[1], s=12, zorder=2, label="true front")
     found = _plain(chosen)
-    ax.step(*_front(found).T, where="pre", color=COLOURS[0], linewidth=1, zorder=3, label="front found")
+    ax.step(*_front(found, signs).T, where="pre", color=COLOURS[0], linewidth=1, zorder=3, label="front found")
     rounds = range(1, len(found) + 1)
     x, y = found.unbind(dim=-1)
     dots = ax.scatter(x, y, c=rounds, cmap="viridis", s=24, zorder=4, edgecolors="white", linewidths=0.5)
@@ -197,10 +204,11 @@ def _require_pairs(name: str, values: object) -> None:
     require_finite(name, values)
 
 
-def _front(values: Tensor) -> Tensor:
-    """The rows that no other dominates, from left to right."""
-    best = values[is_non_dominated(values)]
-    return best[best[:, 0].argsort()]
+def _front(values: Tensor, signs: Sequence[int]) -> Tensor:
+    """The rows that no other dominates, the worst of the first objective first."""
+    worth = values * values.new_tensor(signs)
+    best = is_non_dominated(worth)
+    return values[best][worth[best, 0].argsort()]
 
 
 def plot_posterior(

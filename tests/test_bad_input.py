@@ -731,6 +731,8 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: plot_pareto(Y[:0, :2]), "chosen should be `N x 2`"),
     (lambda: plot_pareto(spoiled(Y[:, :2], NAN)), "chosen should contain finite"),
     (lambda: plot_pareto(Y[:, :2], Y[:, :1]), "attainable should be `N x 2`"),
+    (lambda: plot_pareto(Y[:, :2], signs=(1, 0)), "signs should be 1"),
+    (lambda: mtkb(signs=(True, True, False)), "signs should be 1"),
     (lambda: plot_pareto(Y[:, :2], ax="left"), "ax should be matplotlib axes"),
     (lambda: plot_posterior(KERNEL, X), "model should be a BoTorch model"),
     (lambda: plot_posterior(MODEL, [0.0]), "X should be a torch.Tensor"),

@@ -90,6 +90,16 @@ def test_no_corner_of_a_front_is_beyond_what_was_found() -> None:
     assert all((torch.tensor(corner) <= PAIRS).all(dim=-1).any() for corner in zip(*corners, strict=True))
 
 
+@pytest.mark.parametrize("signs", [(1, 1), (1, -1), (-1, 1), (-1, -1)])
+def test_fronts_of_what_is_minimised(signs: tuple[int, int]) -> None:
+    x, y = line(plot_pareto(PAIRS * torch.tensor(signs), signs=signs), "front found")
+    assert [[signs[0] * a, signs[1] * b] for a, b in zip(x.tolist(), y.tolist(), strict=True)] == [
+        [0.0, 3.0],
+        [1.0, 2.0],
+        [2.0, 0.0],
+    ]
+
+
 def test_bands_are_radius_standard_deviations() -> None:
     own = model()
     ax = plot_posterior(own, GRID, radius=3.0, names=["first", "second"])

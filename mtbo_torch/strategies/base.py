@@ -254,6 +254,9 @@ class Strategy(ABC):
         headline, rows = self._shown()
         return f"<p>{headline}</p>{html_table(rows) if rows else ''}"
 
+    def _task_names(self) -> list[str]:
+        return [f"task {i + 1}" for i in range(self.num_tasks)]
+
     def _shown(self) -> tuple[str, list[list[str]]]:
         """A sentence, and a table of the best observations."""
         trials = f"{_counted(self.batch_shape.numel(), 'trial')} with " if self.batch_shape else ""
@@ -266,9 +269,10 @@ class Strategy(ABC):
         if self.batch_shape or not self.num_observations:
             return headline, []
         best = self._pareto_indices()
+        if not len(best):
+            return headline, []
         inputs, tasks = (min(size, MOST_COLUMNS) for size in (d, self.num_tasks))
-        head = ["Pareto-optimal", *[f"x_{i + 1}" for i in range(inputs)], *[f"task {i + 1}" for i in range(tasks)]]
-        rows = [head]
+        rows = [["Pareto-optimal", *[f"x_{i + 1}" for i in range(inputs)], *self._task_names()[:tasks]]]
         for i in best[:MOST_ROWS].tolist():
             numbers = [*self.train_X[i, :inputs].tolist(), *self.train_Y[i, :tasks].tolist()]
             rows.append([f"observation {i + 1}", *[f"{number:.4g}" for number in numbers]])

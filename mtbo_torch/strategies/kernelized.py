@@ -349,6 +349,20 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         counts = super()._counts(Y)
         return counts if self.constraints is None else counts & self.constraints.hold(Y)
 
+    def _task_names(self) -> list[str]:
+        names = super()._task_names()
+        if self._objectives is None:
+            return names
+        roles = ("watched", "max", "min")  # by sign: 0, 1, -1
+        return [f"{name} ({roles[int(s)]})" for name, s in zip(names, self._objectives.sum(dim=0), strict=True)]
+
+    def _shown(self) -> tuple[str, list[list[str]]]:
+        headline, rows = super()._shown()
+        if self.constraints is not None and self.num_observations:
+            kept = int(self.constraints.hold(self.train_Y).sum())
+            headline += f"; {kept} of {self.train_Y[..., 0].numel()} keep the constraints"
+        return headline, rows
+
     def _propose(self, scalarizations: list[Scalarization]) -> Tensor:
         with torch.no_grad():
             radius = self.radius
@@ -514,7 +528,8 @@ def _objectives(signs: object, num_tasks: int) -> Tensor:
     """``k x n``, a row for each task that is an objective, with its sign."""
     given = signs.tolist() if isinstance(signs, Tensor) else signs
     values: Sequence[Any] = given if isinstance(given, Sequence) else ()
-    if len(values) != num_tasks or not all(v in (-1, 0, 1) for v in values) or not any(values):
+    are_signs = all(v in (-1, 0, 1) and not isinstance(v, bool) for v in values)
+    if len(values) != num_tasks or not are_signs or not any(values):
         raise ValueError(
             f"signs should be 1 (maximise), -1 (minimise) or 0 (no objective) for each of the {num_tasks} tasks, not "
             f"all zero, got {signs!r}. Leave them out to maximise all."
