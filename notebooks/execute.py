@@ -18,11 +18,11 @@ METADATA = {
 }
 
 
-def executed(path: Path, folder: Path = HERE) -> nbformat.NotebookNode:
+def executed(path: Path, folder: Path = HERE, timeout: int | None = None) -> nbformat.NotebookNode:
     """The notebook with fresh outputs, run inside a folder; without progress bars, which die with the kernel."""
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(folder)}}
-    client = NotebookClient(notebook, timeout=None, record_timing=False, coalesce_streams=True, resources=resources)
+    client = NotebookClient(notebook, timeout=timeout, record_timing=False, coalesce_streams=True, resources=resources)
     client.execute()
     for cell in notebook.cells:
         if cell.cell_type == "code":

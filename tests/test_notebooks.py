@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import matplotlib.font_manager  # noqa: F401  (builds its cache, of which a notebook would tell)
 import nbformat
 import pytest
 from execute import HERE, METADATA, executed
@@ -19,7 +20,7 @@ def test_there_are_notebooks() -> None:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MTBO_SMALL", "1")
-    notebook = executed(path, tmp_path)
+    notebook = executed(path, tmp_path, timeout=300)
     streams = [o for cell in notebook.cells for o in cell.get("outputs", ()) if o.output_type == "stream"]
     assert not [o.text for o in streams if o.name == "stderr"]
     assert "image/png" in str(notebook)

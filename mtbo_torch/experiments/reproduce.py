@@ -20,7 +20,7 @@ from mtbo_torch.experiments.storage import Store, sole_use
 from mtbo_torch.problems import FieldProblem, paper
 from mtbo_torch.progress import progress_bar
 from mtbo_torch.strategies.reference import MOST_TASKS
-from mtbo_torch.tables import html_table, mean_and_sd, short, text_table
+from mtbo_torch.tables import html_table, mean_and_sd, text_table
 
 # A killed run loses at most this and a block of rounds.
 SECONDS_BETWEEN_COMMITS = 1.0
@@ -90,7 +90,7 @@ class PanelResult:
         trials, rounds = next(iter(self.curves.values())).shape
         head = [f"{trials} trials, {rounds} rounds", f"final {self.panel.metric.replace('_', ' ')}", "seconds"]
         finals = {label: curve[:, -1].tolist() for label, curve in self.curves.items()}
-        return [head, *[[label, mean_and_sd(values), short(self.seconds[label])] for label, values in finals.items()]]
+        return [head, *[[label, mean_and_sd(values), f"{self.seconds[label]:.1f}"] for label, values in finals.items()]]
 
 
 def reproduce(request: Request) -> tuple[list[PanelResult], list[str]]:
