@@ -14,9 +14,9 @@ def test_variances_at_repeated_points_are_not_negative(build: Builder) -> None:
     raised = 0
     for seed in range(12):
         generator = torch.Generator().manual_seed(seed)
-        X = torch.rand(10, 1, generator=generator).repeat(2, 1)
-        Y = torch.randn(20, 3, generator=generator)
-        model = ExactMultiTaskGP(X, Y, covar_module=build(3, 1).kernel, eta=3e-5)
+        X = torch.rand(10, 1, generator=generator, dtype=torch.float).repeat(2, 1)
+        Y = torch.randn(20, 3, generator=generator, dtype=torch.float)
+        model = ExactMultiTaskGP(X, Y, covar_module=build(3, 1).kernel.float(), eta=3e-5)
         joint = model.posterior(X).distribution.covariance_matrix.diagonal(dim1=-2, dim2=-1)
         each = model.covariance(X).diagonal(dim1=-2, dim2=-1)
         assert (joint >= 0).all()
@@ -29,9 +29,9 @@ def test_nor_are_those_from_a_dictionary() -> None:
     raised = 0
     for seed in range(6):
         generator = torch.Generator().manual_seed(seed)
-        X = torch.rand(10, 1, generator=generator).repeat(2, 1)
-        Y = torch.randn(20, 3, generator=generator)
-        kernel = general_sum(3, 1).kernel
+        X = torch.rand(10, 1, generator=generator, dtype=torch.float).repeat(2, 1)
+        Y = torch.randn(20, 3, generator=generator, dtype=torch.float)
+        kernel = general_sum(3, 1).kernel.float()
         model = NystromMultiTaskGP(X, Y, covar_module=kernel, eta=1e-6, dictionary=torch.arange(10))
         each = model.covariance(X).diagonal(dim1=-2, dim2=-1)
         assert (each >= 0).all()
