@@ -130,12 +130,15 @@ def test_saving_continues_bit_for_bit_with_many_restarts() -> None:
 
 
 def test_the_default_dtype_does_not_matter() -> None:
-    expected = run(strategy({"choices": CHOICES}), 4).train_X
-    torch.set_default_dtype(torch.double)
+    before = torch.get_default_dtype()
     try:
-        assert torch.equal(run(strategy({"choices": CHOICES}), 4).train_X, expected)
+        runs = []
+        for dtype in (torch.float, torch.double):
+            torch.set_default_dtype(dtype)
+            runs.append(run(strategy({"choices": CHOICES}), 4).train_X)
     finally:
-        torch.set_default_dtype(torch.float)
+        torch.set_default_dtype(before)
+    assert torch.equal(*runs)
 
 
 def test_what_is_handed_out_or_in_is_not_shared() -> None:
