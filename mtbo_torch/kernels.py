@@ -219,9 +219,8 @@ class TaskSimilarityKernel(MultiTaskKernel):
     Example:
         >>> import gpytorch
         >>> from mtbo_torch import TaskSimilarityKernel
-        >>> TaskSimilarityKernel(gpytorch.kernels.RBFKernel(), num_tasks=2, omega=0.5).task_covar
-        tensor([[0.7500, 0.2500],
-                [0.2500, 0.7500]], dtype=torch.float64)
+        >>> TaskSimilarityKernel(gpytorch.kernels.RBFKernel(), num_tasks=2, omega=0.5).task_covar.tolist()
+        [[0.75, 0.25], [0.25, 0.75]]
     """
 
     def __init__(

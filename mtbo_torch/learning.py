@@ -84,4 +84,5 @@ def learn_kernel(model: MultiTaskGPModel, smallest_gain: float = SMALLEST_GAIN) 
         mll = ExactMarginalLogLikelihood(model.likelihood, model)
         # BoTorch's optimiser for batches insists on hearing that the other name of this option is not meant.
         other_name = {"factr": None} if model._aug_batch_shape.numel() > 1 else {}
-        fit_gpytorch_mll(mll, optimizer_kwargs={"options": {"ftol": smallest_gain} | other_name})
+        rounding = 100 * torch.finfo(model.train_targets.dtype).eps  # gains that small are made up
+        fit_gpytorch_mll(mll, optimizer_kwargs={"options": {"ftol": max(smallest_gain, rounding)} | other_name})
