@@ -113,7 +113,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         self.radius_rule, self.bound, self.refit_every = radius, bound, refit_every
         self.repeat, self.num_restarts, self.raw_samples = repeat, num_restarts, raw_samples
         super().__init__(num_tasks, bounds, choices, scalarization, weights, seed, num_objectives)
-        self._doubles = None if repeat else _equal_one_before(space)
+        self._first_equal = None if repeat else _first_equals(space)
         if isinstance(norm_bound, Tensor) and norm_bound.shape not in ((), self.batch_shape):
             raise ValueError(
                 f"norm_bound should be a number or of the shape {tuple(self.batch_shape)} of the trials (from seed), "
@@ -393,14 +393,16 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         return torch.cat(chosen, dim=-2)
 
     def _taken(self, wanted: int) -> Tensor:
-        """``(b) x N``, which choices were told, are pending or equal another one; `wanted` should be left."""
+        """``(b) x N``, which choices were told, are pending or equal one before; `wanted` should be left."""
         assert self.choices is not None
-        assert self._doubles is not None
+        assert self._first_equal is not None
         points = torch.cat([self.train_X, self._pending_points()], dim=-2)
         apart = torch.cdist(self.choices / self._span, points / self._span, p=torch.inf)  # (b) x N x t
         # The nearest only: choices may be as close to each other as what :meth:`tell` takes for rounding.
-        nearest = apart == apart.amin(dim=-2, keepdim=True)
-        taken = self._doubles | (nearest & (apart <= math.sqrt(torch.finfo(apart.dtype).eps))).any(dim=-1)
+        distance, nearest = apart.min(dim=-2)
+        is_choice = distance <= math.sqrt(torch.finfo(apart.dtype).eps)
+        told = apart.new_zeros(apart.shape[:-1]).scatter_add(-1, self._first_equal[nearest], is_choice.to(apart))
+        taken = (told > 0) | (self._first_equal != torch.arange(len(self.choices), device=told.device))
         left = int((~taken).sum(dim=-1).amin())
         if left < wanted:
             raise ValueError(
@@ -538,12 +540,11 @@ def _objectives(signs: object, num_tasks: int) -> Tensor:
     return matrix[matrix.any(dim=-1)]
 
 
-def _equal_one_before(rows: Tensor) -> Tensor:
-    """``N``, which of ``N x d`` rows equal one before them."""
+def _first_equals(rows: Tensor) -> Tensor:
+    """``N``, for each of ``N x d`` rows the place of the first that equals it."""
     distinct, index = torch.unique(rows, dim=0, return_inverse=True)
     places = torch.arange(len(rows), device=rows.device)
-    first = index.new_full((len(distinct),), len(rows)).scatter_reduce(0, index, places, "amin")
-    return places != first[index]
+    return index.new_full((len(distinct),), len(rows)).scatter_reduce(0, index, places, "amin")[index]
 
 
 def _best_seen(Y: Tensor) -> Tensor:
