@@ -273,9 +273,10 @@ class Strategy(ABC):
             return headline, []
         inputs, tasks = (min(size, MOST_COLUMNS) for size in (d, self.num_tasks))
         rows = [["Pareto-optimal", *[f"x_{i + 1}" for i in range(inputs)], *self._task_names()[:tasks]]]
-        for i in best[:MOST_ROWS].tolist():
-            numbers = [*self.train_X[i, :inputs].tolist(), *self.train_Y[i, :tasks].tolist()]
-            rows.append([f"observation {i + 1}", *[f"{number:.4g}" for number in numbers]])
+        shown = best[:MOST_ROWS]
+        numbers = torch.cat([self.train_X[shown, :inputs], self.train_Y[shown, :tasks]], dim=-1)
+        for i, row in zip(shown.tolist(), numbers.tolist(), strict=True):
+            rows.append([f"observation {i + 1}", *[f"{number:.4g}" for number in row]])
         if len(best) > MOST_ROWS:
             rows.append([f"and {len(best) - MOST_ROWS} more", *[""] * (inputs + tasks)])
         return headline, rows
