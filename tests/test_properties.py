@@ -338,39 +338,31 @@ def same_answers(
     within(model.mean_and_variance(Z)[1], other.mean_and_variance(other_Z)[1], 2 * slack * problem.prior)
 
 
-@pytest.mark.parametrize("build", MODELS)
-@given(problems())
-def test_answers_are_finite_and_fit_together(build: Build, problem: Drawn) -> None:
+def check_all(problem: Drawn, build: Build, slack: float) -> None:
     X, Y, Z = problem.data
     try:
         model = build(problem, X, Y)
-        check_answers(problem, model, Z, slack_of(problem, build))
-        check_bounds(problem, model, Z, slack_of(problem, build))
+        check_answers(problem, model, Z, slack)
+        check_bounds(problem, model, Z, slack)
     except NotPositiveDefiniteError as error:
         or_refused(problem, error)
+
+
+@pytest.mark.parametrize("build", MODELS)
+@given(problems())
+def test_answers_are_finite_and_fit_together(build: Build, problem: Drawn) -> None:
+    check_all(problem, build, slack_of(problem, build))
 
 
 @given(problems(missing=True))
 def test_answers_with_missing_values(problem: Drawn) -> None:
-    X, Y, Z = problem.data
-    try:
-        model = exact(problem, X, Y)
-        check_answers(problem, model, Z, problem.slack)
-        check_bounds(problem, model, Z, problem.slack)
-    except NotPositiveDefiniteError as error:
-        or_refused(problem, error)
+    check_all(problem, exact, problem.slack)
 
 
 @pytest.mark.parametrize("build", MODELS)
 @given(problems(dtype=torch.float))
 def test_answers_in_single_precision(build: Build, problem: Drawn) -> None:
-    X, Y, Z = problem.data
-    try:
-        model = build(problem, X, Y)
-        check_answers(problem, model, Z, slack_of(problem, build))
-        check_bounds(problem, model, Z, slack_of(problem, build))
-    except NotPositiveDefiniteError as error:
-        or_refused(problem, error)
+    check_all(problem, build, slack_of(problem, build))
 
 
 @settings(max_examples=10)
