@@ -21,12 +21,12 @@ def scalarized_regret(scalarization: Scalarization, achieved: Tensor, attainable
     r"""The instantaneous regret :math:`\max_x s_\lambda(f(x)) - s_\lambda(f(x_t))` on a finite domain.
 
     Args:
-        scalarization: :math:`s_\lambda` with one weight vector, or ``q`` of them for ``q`` rounds.
-        achieved: ``q x n``, :math:`f(x_t)`, without noise.
-        attainable: ``N x n``, :math:`f` on the whole domain.
+        scalarization: :math:`s_\lambda` with one weight vector, or ``(b) x q`` of them for q rounds of b runs.
+        achieved: ``(b) x q x n``, :math:`f(x_t)`, without noise.
+        attainable: ``N x n``, :math:`f` on the whole domain; ``b x 1 x N x n`` for a batch of runs.
 
     Returns:
-        ``q`` regrets.
+        ``(b) x q``.
 
     Example:
         >>> import torch
