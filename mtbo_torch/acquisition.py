@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from botorch.acquisition.multi_objective.base import MultiObjectiveAnalyticAcquisitionFunction
@@ -18,133 +17,58 @@ from botorch.posteriors import GPyTorchPosterior, Posterior
 from botorch.utils.transforms import average_over_ensemble_models, match_batch_shape, t_batch_mode_transform
 from gpytorch.distributions import MultitaskMultivariateNormal
 from linear_operator.operators import DiagLinearOperator
-from linear_operator.settings import cholesky_jitter, cholesky_max_tries
-from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 
 from mtbo_torch.checks import require_finite, require_positive, require_tensor
 from mtbo_torch.feasibility import OutcomeConstraints
 from mtbo_torch.models import MultiTaskGPModel, NystromMultiTaskGP
-from mtbo_torch.regression import Regression, operator_norm, sum_all, variances_along
-from mtbo_torch.scalarizations import ObjectiveScalarization, Scalarization
+from mtbo_torch.regression import Belief, IndependentBeliefs, JointBelief, PointBelief
+from mtbo_torch.scalarizations import Scalarization
+from mtbo_torch.surrogate import Surrogate
 
 BOUNDS = ("norm", "ellipsoid")
 
 
-class Beliefs(Protocol):
-    """What is known of the tasks at some points, ``... x q`` of them."""
-
-    def mean_and_norm(self) -> tuple[Tensor, Tensor]:
-        """``... x q x n`` and ``... x q``."""
-        ...
-
-    def mean_and_variance(self, directions: Tensor | None) -> tuple[Tensor, Tensor]:
-        """``... x q x n``, and variances along ``(b) x k x n`` directions, ``... x q x k``."""
-        ...
-
-    def mean_and_covariance(self) -> tuple[Tensor, Tensor]:
-        """``... x q x n`` and ``... x q x n x n``."""
-        ...
-
-
-def scalarized_ucb(
-    beliefs: Beliefs,
-    scalarization: Scalarization,
-    radius: Tensor,
-    bound: str = "norm",
-    constraints: OutcomeConstraints | None = None,
-    infeasible_value: Tensor | None = None,
-) -> Tensor:
-    """``... x q``, the values of :class:`ScalarizedMultiTaskUCB` from what is known of the tasks.
+def scalarized_ucb(belief: Belief, scalarization: Scalarization, radius: Tensor, bound: str = "norm") -> Tensor:
+    """Return the values ``... x q`` of :class:`ScalarizedMultiTaskUCB` from what is known of the tasks.
 
     Args:
-        beliefs: What is known at ``... x q`` points.
+        belief: What is known at ``... x q`` points.
         scalarization: With weights ``n`` or ``(b) x n``.
         radius: ``(b)``.
-        bound: ``"norm"`` or ``"ellipsoid"``.
-        constraints: On the values of the tasks.
-        infeasible_value: ``(b)``, with constraints.
+        bound: ``"norm"``, ``"ellipsoid"``, or ``"tasks"``, the deviation of each objective alone.
     """
-    if constraints is not None:
-        mean, covariance = beliefs.mean_and_covariance()
-        if bound == "ellipsoid" or not _keeps_norm(scalarization):
-            beliefs = _Independent(mean, [covariance])
-        # Else the norm as the model knows it: that of a matrix takes some sixty products on a device. With this second
-        # look at the model, the whole took 0.9 to 1.4 times as long on a CPU.
-        value = scalarized_ucb(beliefs, scalarization, radius, bound)
-        assert infeasible_value is not None
-        worst = infeasible_value.to(value).unsqueeze(-1)
-        return worst + constraints.probability(mean, covariance) * (value - worst)
+    scalarization, belief = scalarization.on_objectives(belief)
+    mean = belief.mean
     if bound == "ellipsoid":
-        mean, variance = beliefs.mean_and_variance(scalarization.directions)
-        return scalarization.upper_bound(mean, radius.to(mean)[..., None, None] * _root(variance))
-    if isinstance(scalarization, ObjectiveScalarization) and not _keeps_norm(scalarization):
-        # The norm is that of the objectives: of C Gamma C^T.
-        mean, covariance = beliefs.mean_and_covariance()
-        C = scalarization.objectives.to(mean)
-        beliefs = _Independent(mean @ C.mT, [C @ covariance @ C.mT])
-        return scalarized_ucb(beliefs, scalarization.scalarization, radius)
-    mean, norm = beliefs.mean_and_norm()
-    return scalarization(mean) + (scalarization.lipschitz.to(mean) * radius.to(mean)).unsqueeze(-1) * _root(norm)
+        deviations = _root(belief.variance(scalarization.directions))
+        return scalarization.upper_bound(mean, radius.to(mean)[..., None, None] * deviations)
+    if bound == "tasks":
+        return scalarization(mean + radius.to(mean)[..., None, None] * _root(belief.variance()))
+    return scalarization(mean) + (scalarization.lipschitz.to(mean) * radius.to(mean)).unsqueeze(-1) * _root(belief.norm)
 
 
-def _keeps_norm(scalarization: Scalarization) -> bool:
-    return not isinstance(scalarization, ObjectiveScalarization) or scalarization.keeps_norm
+def weigh_by_feasibility(
+    value: Tensor, belief: Belief, constraints: OutcomeConstraints | None, infeasible_value: Tensor | None
+) -> Tensor:
+    """Return ``p u + (1 - p) w``, ``... x q``, for the probability p that the constraints are satisfied.
+
+    Args:
+        value: ``... x q``, u.
+        belief: What is known at these points of the tasks in the units of the constraints.
+        constraints: None if there are none.
+        infeasible_value: ``(b)``, w.
+    """
+    if constraints is None:
+        return value
+    assert infeasible_value is not None
+    worst = infeasible_value.to(value).unsqueeze(-1)
+    return worst + constraints.probability(belief.mean, belief.covariance) * (value - worst)
 
 
 def _root(variance: Tensor) -> Tensor:
     # The square root has no finite slope at zero; far below any variance that matters, it is cut off.
     return variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
-
-
-@dataclass(frozen=True)
-class _ModelAt:
-    """What one of our models knows at some points; all but the mean from one that has seen pending points, too."""
-
-    model: MultiTaskGPModel
-    hallucinated: MultiTaskGPModel | None
-    X: Tensor
-
-    def mean_and_norm(self) -> tuple[Tensor, Tensor]:
-        return self._with_own_mean(lambda model: model.mean_and_norm(self.X))
-
-    def mean_and_variance(self, directions: Tensor | None) -> tuple[Tensor, Tensor]:
-        return self._with_own_mean(lambda model: model.mean_and_variance(self.X, directions))
-
-    def mean_and_covariance(self) -> tuple[Tensor, Tensor]:
-        return self._with_own_mean(lambda model: model.mean_and_covariance(self.X))
-
-    def _with_own_mean(self, ask: Callable[[MultiTaskGPModel], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        if self.hallucinated is None:
-            return ask(self.model)
-        return self.model._mean_in_acquisition(self.X), ask(self.hallucinated)[1]
-
-
-@dataclass(frozen=True)
-class _Independent:
-    """Groups of tasks that are independent of each other; of a joint posterior, a single one."""
-
-    mean: Tensor
-    blocks: list[Tensor]
-
-    def mean_and_norm(self) -> tuple[Tensor, Tensor]:
-        return self.mean, torch.stack([operator_norm(block) for block in self.blocks]).amax(dim=0)
-
-    def mean_and_variance(self, directions: Tensor | None) -> tuple[Tensor, Tensor]:
-        if directions is None:
-            return self.mean, torch.cat([variances_along(block, None) for block in self.blocks], dim=-1)
-        parts = directions.split([block.shape[-1] for block in self.blocks], dim=-1)
-        return self.mean, sum_all(map(variances_along, self.blocks, parts))
-
-    def mean_and_covariance(self) -> tuple[Tensor, Tensor]:
-        if len(self.blocks) == 1:
-            return self.mean, self.blocks[0]
-        n, start, rows = self.mean.shape[-1], 0, []
-        for block in self.blocks:
-            size = block.shape[-1]
-            rows.append(torch.nn.functional.pad(block, (start, n - start - size)))
-            start += size
-        return self.mean, torch.cat(rows, dim=-2)
 
 
 class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
@@ -233,10 +157,10 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
         super().__init__(model=model)
         # All on one device from the start, so that no evaluation waits for another.
         device = (model.train_targets if isinstance(model, MultiTaskGPModel) else scalarization.weights).device
-        self.scalarization = on_device(scalarization, device)
+        self.scalarization = put_on_device(scalarization, device)
         self.bound = bound
-        own = None if constraints is None else constraints_of(constraints, model.num_outputs)
-        self.constraints = None if own is None else on_device(own, device)
+        own = None if constraints is None else as_constraints(constraints, model.num_outputs)
+        self.constraints = None if own is None else put_on_device(own, device)
         self.register_buffer("radius", value.to(device))
         if constraints is None and infeasible_value is not None:
             raise ValueError(
@@ -245,6 +169,7 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
         worst = None if constraints is None else self._infeasible_value(infeasible_value)
         self.register_buffer("infeasible_value", worst)
         self._warned = False
+        self._known: tuple[Surrogate, Surrogate] | None = None
         self.set_X_pending(X_pending)
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
@@ -255,16 +180,15 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
                 raise ValueError(
                     f"X_pending should be `p x d`, got shape {tuple(X_pending.shape)}. Pass one row per point."
                 )
-        hallucinated: tuple[Regression, MultiTaskGPModel] | None = None
+        before = getattr(self, "X_pending", None), self._known
+        self.X_pending, self._known = X_pending, None
         if isinstance(self.model, MultiTaskGPModel):
-            fitted = self.model.regression  # fitted here, not in the first evaluation
-            if X_pending is not None:
-                with torch.no_grad():
-                    hallucinated = (fitted, self.model.hallucinate(X_pending.to(self.model.train_targets)))
-            if self.bound == "ellipsoid" or self.constraints is not None or not _keeps_norm(self.scalarization):
-                last = fitted if hallucinated is None else hallucinated[1].regression
-                last.prepare_variances()
-        self.X_pending, self._hallucinated = X_pending, hallucinated
+            self.model.surrogate  # noqa: B018  (looks at every hyperparameter, which an evaluation does not wait for)
+            try:
+                self._knowledge(self.model)  # now, not in the first evaluation
+            except Exception:
+                self.X_pending, self._known = before
+                raise
 
     def forward(self, X: Tensor) -> Tensor:
         """Evaluate ``b x q x d`` points, usually with q = 1, as ``b`` values."""
@@ -282,45 +206,42 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
         return torch.stack(values).sum(dim=0) if len(values) > 1 else values[0]
 
     def _value(self, X: Tensor, before: Tensor) -> Tensor:
-        values = scalarized_ucb(
-            self._beliefs(X, before),
-            self.scalarization,
-            self.radius,
-            self.bound,
-            self.constraints,
-            self.infeasible_value,
-        )
-        return values.squeeze(-1)
+        if isinstance(self.model, MultiTaskGPModel):
+            belief = _ask(self.model, self._knowledge(self.model), X, before)
+        else:
+            pending = before
+            if self.X_pending is not None:
+                pending = torch.cat([match_batch_shape(self.X_pending.to(X), X), before], dim=-2)
+            belief = self._ask_any(self.model, X, pending)
+        value = scalarized_ucb(belief, self.scalarization, self.radius, self.bound)
+        return weigh_by_feasibility(value, belief, self.constraints, self.infeasible_value).squeeze(-1)
 
-    def _beliefs(self, X: Tensor, before: Tensor) -> Beliefs:
-        if isinstance(self.model, MultiTaskGPModel) and before.shape[-2] == 0:
-            if self.X_pending is None:
-                return _ModelAt(self.model, None, X)
-            if self._hallucinated is None or not self.model.is_fitted_by(self._hallucinated[0]):
-                self.set_X_pending(self.X_pending)  # the model has changed since
-            assert self._hallucinated is not None
-            return _ModelAt(self.model, self._hallucinated[1], X)
-        pending = before
-        if self.X_pending is not None:
-            pending = torch.cat([match_batch_shape(self.X_pending.to(X), X), before], dim=-2)
-        return self._of(self.model, X, pending)
+    def _knowledge(self, model: MultiTaskGPModel) -> Surrogate:
+        """Return what the model has learned, with the pending points observed, ready for many points."""
+        learned = model.current_surrogate()
+        if self._known is None or self._known[0] is not learned:
+            known = learned if self.X_pending is None else model.imagine(self.X_pending.to(model.train_targets))
+            if self.bound == "ellipsoid" or self.constraints is not None or not self.scalarization.keeps_norm:
+                known = known.prepare_for_variances()
+            self._known = (learned, known)
+        return self._known[1]
 
-    def _of(self, model: Model, X: Tensor, pending: Tensor) -> _Independent:
-        """What any model knows, through its posterior."""
+    def _ask_any(self, model: Model, X: Tensor, pending: Tensor) -> Belief:
+        """Return what any model knows, through its posterior if it is not one of ours."""
         if isinstance(model, ModelList):
             # The members are independent of each other, but BoTorch would also cut the ties inside them.
-            members = [self._of(member, X, pending) for member in model.models]
-            mean = torch.cat([member.mean for member in members], dim=-1)
-            return _Independent(mean, [block for member in members for block in member.blocks])
-        if pending.shape[-2]:
-            return _given_pending(model, X, pending)
+            return IndependentBeliefs([self._ask_any(member, X, pending) for member in model.models])
         if isinstance(model, MultiTaskGPModel):
-            mean, covariance = model.mean_and_covariance(X)
-            return _Independent(mean, [covariance])
-        posterior = model.posterior(X)
+            return _ask(model, model.current_surrogate(), X, pending)
+        posterior = model.posterior(torch.cat([X, pending], dim=-2))
         if _is_joint(posterior):
-            mean, covariance = _point_major(posterior)
-            return _Independent(mean, [covariance.unsqueeze(-3)])
+            belief = JointBelief(*_point_major(posterior))
+            return belief if pending.shape[-2] == 0 else belief.given(_noise_at(model, pending))
+        if pending.shape[-2]:
+            raise UnsupportedError(
+                f"Pending points need covariances between points, which the posterior of {type(model).__name__} does "
+                "not have. Use q=1 without pending points, or another model."
+            )
         if not self._warned:
             self._warned = True
             warnings.warn(
@@ -329,7 +250,8 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
                 BotorchWarning,
                 stacklevel=4,
             )
-        return _Independent(posterior.mean, list(posterior.variance[..., None, None].unbind(dim=-3)))
+        means, variances = posterior.mean.split(1, dim=-1), posterior.variance.split(1, dim=-1)
+        return IndependentBeliefs([PointBelief(m, v.unsqueeze(-1)) for m, v in zip(means, variances, strict=True)])
 
     def _infeasible_value(self, given: float | Tensor | None) -> Tensor:
         if given is not None:
@@ -408,14 +330,14 @@ def require_bound(bound: object) -> None:
 ModuleT = TypeVar("ModuleT", bound=torch.nn.Module)
 
 
-def on_device(module: ModuleT, device: torch.device) -> ModuleT:
-    """The module itself if its buffers are on the device, else a copy there."""
+def put_on_device(module: ModuleT, device: torch.device) -> ModuleT:
+    """Return the module itself if its buffers are on the device, else a copy there."""
     is_there = all(buffer.device == device for buffer in module.buffers())
     return module if is_there else deepcopy(module).to(device)
 
 
-def constraints_of(constraints: object, num_tasks: int) -> OutcomeConstraints:
-    """The pair of A and c as constraints on this many tasks."""
+def as_constraints(constraints: object, num_tasks: int) -> OutcomeConstraints:
+    """Return the pair of A and c as constraints on this many tasks."""
     if isinstance(constraints, OutcomeConstraints):
         own = constraints
     elif isinstance(constraints, Sequence) and len(constraints) == 2:
@@ -457,7 +379,7 @@ def _is_joint(posterior: Posterior) -> bool:
 
 
 def _point_major(posterior: Any) -> tuple[Tensor, Tensor]:
-    """Mean ``... x q x n`` and covariance ``... x qn x qn`` of a joint posterior."""
+    """Return the mean ``... x q x n`` and the covariance ``... x qn x qn`` of a joint posterior."""
     normal = posterior.distribution
     covariance = normal.lazy_covariance_matrix.to_dense()
     if not isinstance(normal, MultitaskMultivariateNormal):
@@ -469,40 +391,14 @@ def _point_major(posterior: Any) -> tuple[Tensor, Tensor]:
     return normal.mean, covariance
 
 
-def _given_pending(model: Model, X: Tensor, pending: Tensor) -> _Independent:
-    """What is known at ``b x 1 x d`` points when ``b x p x d`` pending ones have shrunk the variance."""
-    if isinstance(model, MultiTaskGPModel):
-        mean, own, cross, observed = model.beside(X, pending)
-    else:
-        mean, own, cross, observed = _beside(model, X, pending)
-    explained = torch.linalg.solve_triangular(_cholesky(observed), cross, upper=False)
-    return _Independent(mean, [(own - explained.mT @ explained).unsqueeze(-3)])
+def _ask(model: MultiTaskGPModel, surrogate: Surrogate, X: Tensor, pending: Tensor) -> Belief:
+    """Return what a surrogate of one of our models knows at ``b x 1 x d`` points, given ``b x p x d`` pending ones."""
+    points = model.place(X)
+    if pending.shape[-2] == 0:
+        return model.show(surrogate.at(points))
+    return model.show(surrogate.at_with_pending(points, model.place(pending)))
 
 
-def _beside(model: Model, X: Tensor, pending: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As :meth:`MultiTaskGPModel.beside`, for any model, through its posterior."""
-    posterior = model.posterior(torch.cat([X, pending], dim=-2))
-    if not _is_joint(posterior):
-        raise UnsupportedError(
-            f"Pending points need covariances between points, which the posterior of {type(model).__name__} does not "
-            "have. Use q=1 without pending points, or another model."
-        )
-    mean, covariance = _point_major(posterior)
-    n = mean.shape[-1]
-    noisy = model.posterior(pending, observation_noise=True).variance
-    noise = (noisy - model.posterior(pending).variance).flatten(-2)
-    observed = covariance[..., n:, n:] + torch.diag_embed(noise)
-    return mean[..., :1, :], covariance[..., :n, :n], covariance[..., n:, :n], observed
-
-
-def _cholesky(matrix: Tensor) -> Tensor:
-    """GPyTorch's Cholesky factor, off the CPU without waiting to hear whether it needs jitter; NaN if that fails."""
-    if matrix.device.type == "cpu":
-        return psd_safe_cholesky(matrix)
-    first, tries = cholesky_jitter.value(matrix.dtype), cholesky_max_tries.value()
-    jitter = torch.zeros_like(matrix[..., 0])
-    for i in range(tries):
-        failed = torch.linalg.cholesky_ex(matrix.detach() + torch.diag_embed(jitter)).info > 0
-        jitter = torch.where(failed.unsqueeze(-1), first * 10**i, jitter)
-    chol, info = torch.linalg.cholesky_ex(matrix + torch.diag_embed(jitter))
-    return torch.where(info[..., None, None] > 0, torch.nan, chol)
+def _noise_at(model: Model, X: Tensor) -> Tensor:
+    """Return the noise ``... x q x n`` that any model expects of observations."""
+    return model.posterior(X, observation_noise=True).variance - model.posterior(X).variance

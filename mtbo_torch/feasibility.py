@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from copy import deepcopy
-from typing import Self
+from functools import reduce
 
 import torch
 from torch import Tensor
 from torch.special import ndtri
 
 from mtbo_torch.checks import require_finite, require_tensor
-from mtbo_torch.regression import sum_all
 
 # Fixed points of the unit cube from which a joint probability is averaged.
 NUM_SAMPLES = 128
@@ -44,8 +42,6 @@ class OutcomeConstraints(torch.nn.Module):
     A: Tensor
     lower: Tensor
     upper: Tensor
-    offset: Tensor
-    scale: Tensor
     samples: Tensor
 
     def __init__(self, A: Tensor, c: Tensor) -> None:
@@ -79,8 +75,6 @@ class OutcomeConstraints(torch.nn.Module):
         self.register_buffer("upper", A.new_tensor([high for _, high in bounds]))
         # Nothing depends on the value of the last one.
         count = NUM_SAMPLES if len(rows) > 1 else 1
-        self.register_buffer("offset", A.new_zeros(self.num_tasks))
-        self.register_buffer("scale", A.new_ones(self.num_tasks))
         engine = torch.quasirandom.SobolEngine(len(rows), scramble=True, seed=0)
         self.register_buffer("samples", engine.draw(count, dtype=torch.double).mT.contiguous().to(A.device))
 
@@ -93,24 +87,6 @@ class OutcomeConstraints(torch.nn.Module):
         """The directions of unit length, and between what the tasks' values along them may lie."""
         return f"{self.A.tolist()}, {self.lower.tolist()}, {self.upper.tolist()}"
 
-    def in_units(self, offset: Tensor, scale: Tensor) -> Self:
-        r"""The same constraints on values in other units, :math:`y = o + s \cdot y'` task by task.
-
-        Args:
-            offset: ``... x 1 x n``, o.
-            scale: ``... x 1 x n``, s.
-        """
-        for name, value in (("offset", offset), ("scale", scale)):
-            value = require_tensor(name, value, "Pass one number per task.")
-            if value.shape[-1:] != (self.num_tasks,):
-                raise ValueError(
-                    f"{name} should be `... x 1 x n` with n = {self.num_tasks} tasks (from A), got shape "
-                    f"{tuple(value.shape)}. Pass one number per task."
-                )
-        own = deepcopy(self)
-        own.offset, own.scale = self.offset + self.scale * offset, self.scale * scale
-        return own
-
     def hold(self, Y: Tensor) -> Tensor:
         """``...``, whether all hold for values ``... x n``, up to rounding."""
         Y = require_tensor("Y", Y, "Pass one column per task.")
@@ -119,7 +95,7 @@ class OutcomeConstraints(torch.nn.Module):
                 f"Y should be `... x n` with n = {self.num_tasks} tasks (from A), got shape {tuple(Y.shape)}. "
                 "Pass all tasks."
             )
-        A, Y = self.A.to(Y), self.offset.to(Y) + self.scale.to(Y) * Y
+        A = self.A.to(Y)
         outcomes, rounding = Y @ A.mT, 8 * torch.finfo(Y.dtype).eps * (Y.abs() @ A.abs().mT)
         return ((outcomes >= self.lower.to(Y) - rounding) & (outcomes <= self.upper.to(Y) + rounding)).all(dim=-1)
 
@@ -149,15 +125,16 @@ class OutcomeConstraints(torch.nn.Module):
         return torch.cat([self._probability(*piece) for piece in pieces], dim=-1)
 
     def _probability(self, mean: Tensor, covariance: Tensor) -> Tensor:
-        A, offset, scale = self.A.to(mean), self.offset.to(mean), self.scale.to(mean)
-        mean, covariance = offset + scale * mean, scale.unsqueeze(-1) * covariance * scale.unsqueeze(-2)
+        A = self.A.to(mean)
         center, chol = mean @ A.mT, _semidefinite_cholesky(A, covariance)
         low, high = ((bound.to(mean) - center).unsqueeze(-1) for bound in (self.lower, self.upper))  # ... x m x 1
         eps = torch.finfo(mean.dtype).eps
         total = torch.ones_like(center[..., :1])
         drawn: list[Tensor] = []
         for j, sample in enumerate(self.samples.to(mean)):
-            shift = sum_all([torch.zeros_like(total), *[chol[..., j, i, None] * z for i, z in enumerate(drawn)]])
+            shift = reduce(
+                torch.add, [torch.zeros_like(total), *[chol[..., j, i, None] * z for i, z in enumerate(drawn)]]
+            )
             upper = (high[..., j, :] - shift) / chol[..., j, j, None]
             below, share = torch.zeros_like(upper), _ndtr(upper)
             if self._is_interval[j]:
@@ -189,7 +166,7 @@ def _semidefinite_cholesky(A: Tensor, covariance: Tensor) -> Tensor:
     rest = joint.diagonal(dim1=-2, dim2=-1)
     columns: list[Tensor] = []
     for j in range(len(A)):
-        column = joint[..., j] - sum_all([torch.zeros_like(rest), *[c * c[..., j, None] for c in columns]])
+        column = joint[..., j] - reduce(torch.add, [torch.zeros_like(rest), *[c * c[..., j, None] for c in columns]])
         column = column / torch.maximum(rest[..., j], floor[..., j]).sqrt().unsqueeze(-1)
         limit = torch.maximum(rest, floor).sqrt()
         column = torch.cat([torch.zeros_like(column[..., :j]), limit[..., j, None], column[..., j + 1 :]], dim=-1)

@@ -348,7 +348,7 @@ class IndependentKernel(MultiTaskKernel):
         return list(zip(self.kernels, self._task_selectors, strict=True))
 
 
-def learned_kernel(num_tasks: int, num_inputs: int, batch_shape: torch.Size = NO_BATCH) -> ICMKernel:
+def default_kernel(num_tasks: int, num_inputs: int, batch_shape: torch.Size = NO_BATCH) -> ICMKernel:
     """What is learned when no kernel is given: BoTorch's RBF kernel, one lengthscale per input, and a full-rank B.
 
     The lengthscales have BoTorch's prior, which is meant for inputs in the unit cube and grows with their number.
@@ -359,8 +359,8 @@ def learned_kernel(num_tasks: int, num_inputs: int, batch_shape: torch.Size = NO
         batch_shape: ``(b)``, to learn a kernel for each data set of a batch.
 
     Example:
-        >>> from mtbo_torch.kernels import learned_kernel
-        >>> learned_kernel(num_tasks=2, num_inputs=3).base_kernel.lengthscale.shape
+        >>> from mtbo_torch.kernels import default_kernel
+        >>> default_kernel(num_tasks=2, num_inputs=3).base_kernel.lengthscale.shape
         torch.Size([1, 3])
     """
     require_count("num_inputs", num_inputs, "Pass the number of inputs d.")
@@ -441,6 +441,35 @@ def shared_parameter(kernel: Kernel, batch_shape: torch.Size) -> str | None:
             if parameter.requires_grad and not is_batched:
                 return f"{path}.{name}" if path else name
     return None
+
+
+def describe_kernel(kernel: Kernel) -> list[list[Any]]:
+    """Return everything that tells a kernel from others, part by part, as plain values.
+
+    A part is its path, its class, its settings, the numbers it holds, and the names of those that can be learned.
+
+    Args:
+        kernel: Any GPyTorch kernel.
+
+    Example:
+        >>> from gpytorch.kernels import MaternKernel
+        >>> from mtbo_torch.kernels import describe_kernel
+        >>> describe_kernel(MaternKernel(nu=0.5)) == describe_kernel(MaternKernel(nu=1.5))
+        False
+    """
+    parts = []
+    for path, part in kernel.named_modules():
+        settings = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in vars(part).items()
+            if name != "training" and (name == "_batch_shape" or not name.startswith("_"))
+            if value is None or isinstance(value, bool | int | float | str | tuple)
+        }
+        tensors = {**dict(part.named_parameters(recurse=False)), **dict(part.named_buffers(recurse=False))}
+        numbers = {name: value.detach().double().tolist() for name, value in tensors.items()}
+        learned = sorted(name for name, value in tensors.items() if value.requires_grad)
+        parts.append([path, f"{type(part).__module__}.{type(part).__qualname__}", settings, numbers, learned])
+    return parts
 
 
 def estimate_task_covar(readings: Tensor, gram: Tensor) -> Tensor:

@@ -2,8 +2,9 @@ r"""Scalarisations :math:`s_\lambda` with their Lipschitz constants, and the dis
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Self
 
 import torch
 from botorch.acquisition.objective import MCAcquisitionObjective
@@ -18,6 +19,7 @@ from mtbo_torch.checks import (
     require_same_kind,
     require_tensor,
 )
+from mtbo_torch.regression import Belief
 
 # By how much the sums of a box may miss one.
 ROUNDING = 1e-6
@@ -27,7 +29,8 @@ class Scalarization(MCAcquisitionObjective, ABC):
     r"""What all scalarisations are: one value :math:`s_\lambda(y)`, to be maximised, from the values y of n tasks.
 
     :math:`s_\lambda : R^n \to R` never falls when a task rises. It is a BoTorch objective for Monte-Carlo acquisitions,
-    too. For one of your own, define ``_scalarize``, from ``... x n`` values to ``...``, and :attr:`lipschitz`.
+    too. For one of your own, define ``_scalarize``, from ``... x n`` values to ``...``, and :attr:`lipschitz`. If its
+    constructor has a parameter `ref_point`, it gets the reference point, wherever there is one.
 
     Args:
         weights: ``(b) x n``, non-negative and not all zero: :math:`\lambda`, one for each batch.
@@ -46,11 +49,42 @@ class Scalarization(MCAcquisitionObjective, ABC):
     """
 
     weights: Tensor
+    # Whether the norm of what is known of the tasks is that of what is known of the objectives.
+    keeps_norm = True
 
     def __init__(self, weights: Tensor) -> None:
         super().__init__()
         _require_weights(weights)
         self.register_buffer("weights", weights)
+
+    @classmethod
+    def default_weights(cls, num_tasks: int) -> WeightDistribution:
+        """Return the distribution of weights that goes with the scalarization; unless a class says otherwise, uniform.
+
+        Example:
+            >>> from mtbo_torch import ChebyshevScalarization
+            >>> ChebyshevScalarization.default_weights(3)
+            InverseUniformWeights(3)
+        """
+        return UniformWeights(num_tasks)
+
+    @classmethod
+    def takes_ref_point(cls) -> bool:
+        """Return whether the constructor has a parameter `ref_point`."""
+        return "ref_point" in inspect.signature(cls).parameters
+
+    @classmethod
+    def needs_ref_point(cls) -> bool:
+        """Return whether the constructor cannot do without `ref_point`."""
+        parameter = inspect.signature(cls).parameters.get("ref_point")
+        return parameter is not None and parameter.default is parameter.empty
+
+    @classmethod
+    def build(cls, weights: Tensor, ref_point: Tensor | None = None) -> Self:
+        """Return one with ``(b) x n`` weights and, if the class takes one, a reference point, ``n`` or ``(b) x n``."""
+        if ref_point is None or not cls.takes_ref_point():
+            return cls(weights)
+        return cls(weights, ref_point=ref_point)  # type: ignore[call-arg]
 
     @property
     def num_tasks(self) -> int:
@@ -77,6 +111,14 @@ class Scalarization(MCAcquisitionObjective, ABC):
             deviations: ``... x q x k``, :math:`\delta`.
         """
         return self(mean + deviations)
+
+    def for_search(self) -> Scalarization:
+        """Return a scalarization with the same best points whose search is never on a plateau."""
+        return self
+
+    def on_objectives(self, belief: Belief) -> tuple[Scalarization, Belief]:
+        """Return a scalarization that never falls when an objective rises, and what is known of the objectives."""
+        return self, belief
 
     @abstractmethod
     def _scalarize(self, Y: Tensor) -> Tensor: ...
@@ -151,6 +193,11 @@ class ChebyshevScalarization(Scalarization):
             _require_point("ref_point", ref_point, weights)
         self.register_buffer("ref_point", ref_point)
 
+    @classmethod
+    def default_weights(cls, num_tasks: int) -> WeightDistribution:
+        """Return the paper's weights."""
+        return InverseUniformWeights(num_tasks)
+
     @property
     def lipschitz(self) -> Tensor:
         r"""``(b)``, :math:`\max_i \lambda_i`."""
@@ -200,6 +247,15 @@ class HypervolumeScalarization(Scalarization):
                 )
         self.register_buffer("ref_point", ref_point)
         self.register_buffer("upper", upper)
+
+    @classmethod
+    def default_weights(cls, num_tasks: int) -> WeightDistribution:
+        """Return the weights for which the average of the best value is a hypervolume."""
+        return SphereWeights(num_tasks)
+
+    def for_search(self) -> ChebyshevScalarization:
+        """Return :meth:`chebyshev`, which also ranks points that do not exceed the reference point."""
+        return self.chebyshev()
 
     @property
     def lipschitz(self) -> Tensor:
@@ -287,20 +343,11 @@ class ObjectiveScalarization(Scalarization):
         r"""``(b)``, :math:`L_\lambda \|C\|` with the largest singular value of C."""
         return self.scalarization.lipschitz * self._stretch.to(self.weights)
 
-    @property
-    def directions(self) -> Tensor:
-        """``k x n``, the rows of C; or ``(b) x 1 x n``, their weighted sum, for a linear scalarisation."""
-        inner = self.scalarization.directions
-        return self.objectives if inner is None else inner @ self.objectives.to(inner)
-
-    def upper_bound(self, mean: Tensor, deviations: Tensor) -> Tensor:
-        return self.scalarization.upper_bound(self._of(mean), deviations)
+    def on_objectives(self, belief: Belief) -> tuple[Scalarization, Belief]:
+        return self.scalarization, belief.mapped(self.objectives, keeps_norm=self.keeps_norm)
 
     def _scalarize(self, Y: Tensor) -> Tensor:
-        return self.scalarization(self._of(Y))
-
-    def _of(self, Y: Tensor) -> Tensor:
-        return Y @ self.objectives.to(Y).mT
+        return self.scalarization(Y @ self.objectives.to(Y).mT)
 
 
 class WeightDistribution(ABC):
@@ -583,32 +630,6 @@ def _positive_uniform(
 ) -> Tensor:
     u = torch.rand(shape, generator=generator, dtype=dtype, device=device)
     return u.clamp_min(torch.finfo(dtype).eps)
-
-
-def default_weights(scalarization: type[Scalarization], num_tasks: int) -> WeightDistribution:
-    """The weights that go with a scalarisation.
-
-    :class:`InverseUniformWeights` (the paper's) for the Chebyshev scalarisation, :class:`SphereWeights` for the
-    hypervolume's, else :class:`UniformWeights`.
-
-    Args:
-        scalarization: The class.
-        num_tasks: The number of tasks n.
-
-    Example:
-        >>> from mtbo_torch import ChebyshevScalarization
-        >>> from mtbo_torch.scalarizations import default_weights
-        >>> default_weights(ChebyshevScalarization, num_tasks=3)
-        InverseUniformWeights(3)
-    """
-    if not (isinstance(scalarization, type) and issubclass(scalarization, Scalarization)):
-        raise ValueError(
-            f"scalarization should be a class such as ChebyshevScalarization, got {scalarization!r}. Pass the class."
-        )
-    if issubclass(scalarization, HypervolumeScalarization):
-        return SphereWeights(num_tasks)
-    is_chebyshev = issubclass(scalarization, ChebyshevScalarization)
-    return InverseUniformWeights(num_tasks) if is_chebyshev else UniformWeights(num_tasks)
 
 
 def _checked_shape(shape: object) -> tuple[int, ...]:

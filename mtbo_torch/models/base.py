@@ -1,13 +1,13 @@
-"""What the exact and the Nystrom model share: a BoTorch model around a regression."""
+"""What the exact and the Nystrom model share: a BoTorch model around a surrogate."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import replace
+from functools import partial
 from numbers import Integral
-from typing import Any, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 import torch
 from botorch import settings as botorch_settings
@@ -29,7 +29,6 @@ from gpytorch.models import ExactGP
 from linear_operator.utils.errors import NanError
 from torch import Tensor
 
-from mtbo_torch import regression as reg
 from mtbo_torch.checks import (
     require_batch,
     require_data,
@@ -39,20 +38,38 @@ from mtbo_torch.checks import (
     require_tensor,
     require_values,
 )
-from mtbo_torch.covariance import JointCovariance
-from mtbo_torch.evaluation import ScaledAtPoints, as_gamma, rescaled
-from mtbo_torch.kernels import learned_kernel, num_tasks_of, require_takes, shared_parameter
-from mtbo_torch.models.fitted import Fitted, OutcomeUnits, Problem, evaluated_mean, learned_outcomes
-from mtbo_torch.noise import ObservedNoise, likelihood_of, noise_of, require_likelihood, seen_variances
+from mtbo_torch.kernel_adapters import adapt_kernel
+from mtbo_torch.kernels import default_kernel, num_tasks_of, require_takes, shared_parameter
+from mtbo_torch.linalg import NotPositiveDefiniteError
+from mtbo_torch.models.fit import Fit, Stamp, evaluate_mean
+from mtbo_torch.models.joint_covariance import JointCovariance
+from mtbo_torch.models.noise import ObservedNoise, likelihood_of, noise_of, require_likelihood, seen_variances
+from mtbo_torch.models.outcomes import find_units, transform_data
+from mtbo_torch.regression import Belief, MatrixKernel, Regression
+from mtbo_torch.surrogate import IDENTITY, Surrogate
+
+
+class Problem(NamedTuple):
+    """What a regression is fitted to.
+
+    Attributes:
+        kernel: The kernel.
+        noise: ``(b) x t x n`` variances, with 1 in place of t or n where all observations or tasks share them.
+        X: ``(b) x t x d``, behind the input transform.
+        Y: ``(b) x t x n``, behind the outcome transform, about the prior mean.
+    """
+
+    kernel: MatrixKernel
+    noise: Tensor
+    X: Tensor
+    Y: Tensor
 
 
 class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin, ABC):
-    """What the exact and the Nystrom model share: a BoTorch model around a regression; see there for the arguments.
+    """What the exact and the Nystrom model share: a BoTorch model around a surrogate; see there for the arguments.
 
-    Everything it says is in the units of `train_Y`, and it takes points in those of `train_X`. (The regression works in
-    the user's units: an affine outcome transform is a change of units, which scales the task matrices and the noise.
-    Inputs are transformed before it sees them.) It is fitted when first asked, and anew when a hyper-parameter has
-    changed.
+    Everything it says is in the units of `train_Y`, and it takes points in those of `train_X`. It is fitted when first
+    asked, and anew when its data or a hyperparameter have changed.
 
     Args:
         train_X: ``(b) x t x d``.
@@ -77,7 +94,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
     _missing_hint = ""
     _has_transformed_inputs: bool
     _original_train_inputs: Tensor | None
-    _task_index: Tensor | None
+    _shown: Tensor | None
 
     def __init__(
         self,
@@ -97,11 +114,11 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         if train_Yvar is not None:
             train_Yvar = seen_variances("train_Yvar", train_Yvar, train_Y)
         batch_shape, num_tasks = train_X.shape[:-2], train_Y.shape[-1]
-        transformed_X = self._first_transformed(train_X, input_transform)
+        transformed_X = self._first_transform(train_X, input_transform)
         if outcome_transform is not None:
-            train_Y, train_Yvar = _outcomes(outcome_transform, train_Y, train_Yvar, transformed_X)
+            train_Y, train_Yvar = transform_data(outcome_transform, train_Y, train_Yvar, transformed_X)
         if covar_module is None:
-            covar_module = learned_kernel(num_tasks, transformed_X.shape[-1], batch_shape)
+            covar_module = default_kernel(num_tasks, transformed_X.shape[-1], batch_shape)
         require_batch("covar_module", covar_module.batch_shape, batch_shape)
         _require_one_noise(eta=eta, likelihood=likelihood, train_Yvar=train_Yvar)
         if train_Yvar is not None:
@@ -122,9 +139,9 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         self._allow_missing = allow_missing
         self._num_tasks = num_tasks
         self._tasks: list[int] | None = None
-        self.register_buffer("_task_index", None, persistent=False)
+        self.register_buffer("_shown", None, persistent=False)
         self._input_batch_shape = batch_shape
-        self._fitted: Fitted | None = None
+        self._fit: Fit | None = None
         self.to(train_X)
         require_takes("covar_module", covar_module, transformed_X)
 
@@ -134,13 +151,12 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         return self._num_tasks if self._tasks is None else len(self._tasks)
 
     @property
-    def regression(self) -> reg.Regression:
-        """The fitted regression. It is fitted anew when a hyper-parameter has changed since."""
-        return self._current().regression
+    def surrogate(self) -> Surrogate:
+        """What was learned, of all tasks, at points behind the input transform.
 
-    def is_fitted_by(self, regression: reg.Regression) -> bool:
-        """Whether this is the regression behind the model's last answer."""
-        return self._fitted is not None and self._fitted.regression is regression
+        It is fitted anew when the data or a hyperparameter have changed since.
+        """
+        return self._current(may_wait=True)
 
     @property
     def info_gain(self) -> Tensor:
@@ -150,98 +166,70 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         \tilde G_t)`, never less, of the data it was built with, and :math:`\frac12 \log\det(I + \eta^{-1}
         \tilde\Gamma_{s-1}(x_s, x_s))` more for every observation since.
         """
-        return self.regression.info_gain
+        return self.surrogate.info_gain
 
     @property
     def noise(self) -> Tensor:
         r"""``(b) x 1`` or ``(b) x n``: :math:`\eta`, the same for all tasks or one for each.
 
-        It is that of values behind the outcome transform, such as standardised ones, and the average if observations
-        have their own.
+        It is the variance of values behind the outcome transform, such as standardized ones, and the average if
+        observations have their own.
         """
         return noise_of(self.likelihood)
 
+    @property
+    def observed_X(self) -> Tensor:
+        """``(b) x t x d``, the points observed, before the input transform."""
+        original = self._original_train_inputs
+        return self.train_inputs[0] if original is None or not self._has_transformed_inputs else original
+
+    def at(self, X: Tensor) -> Belief:
+        r"""Return what is known at ``... x q x d`` points: :math:`\mu_t(x)`, :math:`\Gamma_t(x, x)` and its norm.
+
+        The answer is lazy, and what its parts have in common is computed once.
+        """
+        return self.show(self.surrogate.at(self.place(X)))
+
     def mean(self, X: Tensor) -> Tensor:
-        r"""``... x q x n``, the posterior mean :math:`\mu_t(x)` at ``... x q x d`` points."""
-        fitted, points = self._at(X)
-        return self._mean(fitted, points, fitted.regression.mean(points))
+        r"""Return the posterior mean :math:`\mu_t(x)`, ``... x q x n``, at ``... x q x d`` points."""
+        return self.at(X).mean
 
     def covariance(self, X: Tensor) -> Tensor:
-        r"""``... x q x n x n``, :math:`\Gamma_t(x, x)` at each of ``... x q x d`` points."""
-        fitted, points = self._at(X)
-        return self._block(fitted.regression.covariance(points))
+        r"""Return :math:`\Gamma_t(x, x)`, ``... x q x n x n``, at each of ``... x q x d`` points."""
+        return self.at(X).covariance
 
     def covariance_norm(self, X: Tensor) -> Tensor:
-        r"""``... x q``, the operator norm :math:`\|\Gamma_t(x, x)\|` at each of ``... x q x d`` points."""
-        fitted, points = self._at(X)
-        if self._tasks is not None:
-            return reg.operator_norm(self._block(fitted.regression.covariance(points)))
-        return fitted.regression.covariance_norm(points)
+        r"""Return the operator norm :math:`\|\Gamma_t(x, x)\|`, ``... x q``, at each of ``... x q x d`` points."""
+        return self.at(X).norm
 
-    def mean_and_norm(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """:meth:`mean` and :meth:`covariance_norm` at ``... x q x d`` points, sharing the kernel evaluation.
+    def place(self, X: Tensor) -> Tensor:
+        """Take ``... x q x d`` points behind the input transform, where :attr:`surrogate` takes them."""
+        self._require_inputs(X)
+        if self._is_warped:
+            self._refuse_warped()
+        return self.transform_inputs(X)
 
-        For use inside acquisition functions. Away from the CPU, where comparing them would wait for the device,
-        hyper-parameters are taken to be unchanged since the last call of another method.
+    def show(self, belief: Belief) -> Belief:
+        """Reduce what is known of all tasks to those that :meth:`subset_output` left."""
+        return belief if self._shown is None else belief.mapped(self._shown)
 
-        Returns:
-            ``... x q x n`` and ``... x q``.
+    def current_surrogate(self) -> Surrogate:
+        """Return :attr:`surrogate` without waiting for a device, for acquisition functions.
+
+        Away from the CPU, a change is noticed by torch's counter of changes, which GPyTorch's setters (such as
+        ``kernel.lengthscale = 1.0``) write past: after these, ask the model something or build the acquisition anew.
         """
-        fitted, points = self._at(X, in_acquisition=True)
-        if self._tasks is not None:
-            mean, covariance = fitted.regression.mean_and_covariance(points)
-            return self._mean(fitted, points, mean), reg.operator_norm(self._block(covariance))
-        mean, norm = fitted.regression.mean_and_norm(points)
-        return self._mean(fitted, points, mean), norm
+        return self._current(may_wait=False)
 
-    def mean_and_variance(self, X: Tensor, directions: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        r""":meth:`mean`, and the variances :math:`e^T \Gamma_t(x, x) e`; otherwise as :meth:`mean_and_norm`.
-
-        Args:
-            X: ``... x q x d``.
-            directions: ``(b) x k x n``, the directions e; by default the n tasks.
-
-        Returns:
-            ``... x q x n`` and ``... x q x k``.
-        """
-        fitted, points = self._at(X, in_acquisition=True)
-        if directions is not None:
-            self._require_directions(directions)
-        if directions is not None and self._task_index is not None:
-            directions = directions.to(self._task_index.device)
-            hidden = directions.new_zeros(*directions.shape[:-1], self._num_tasks)
-            directions = hidden.index_add(-1, self._task_index, directions)
-        mean, variance = fitted.regression.mean_and_variance(points, directions)
-        return self._mean(fitted, points, mean), self._select(variance) if directions is None else variance
-
-    def mean_and_covariance(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """:meth:`mean` and :meth:`covariance` at ``... x q x d`` points; otherwise as :meth:`mean_and_norm`.
-
-        Returns:
-            ``... x q x n`` and ``... x q x n x n``.
-        """
-        fitted, points = self._at(X, in_acquisition=True)
-        mean, covariance = fitted.regression.mean_and_covariance(points)
-        return self._mean(fitted, points, mean), self._block(covariance)
-
-    def beside(self, X: Tensor, pending: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What is known of a point together with what will be observed elsewhere; otherwise as :meth:`mean_and_norm`.
-
-        Args:
-            X: ``... x 1 x d``.
-            pending: ``... x p x d``, where all tasks will be observed, also those that are hidden here.
-
-        Returns:
-            The mean at X, ``... x 1 x n``, and covariances: of the tasks there, ``... x n x n``, of the observations
-            with them, ``... x pn x n``, and of the observations, ``... x pn x pn``.
-        """
-        mean, n = self._mean_in_acquisition(X), self._num_tasks
-        fitted, points = self._at(torch.cat([X, pending], dim=-2), in_acquisition=True)
-        covariance = fitted.regression.joint_covariance(points)
-        cross, theirs = covariance[..., n:, :n], covariance[..., n:, n:]
-        noise = self._in_units(fitted, self.noise.expand(*self.noise.shape[:-1], n).unsqueeze(-2))
-        noise = noise.expand(*theirs.shape[:-2], pending.shape[-2], n).flatten(-2)
-        return mean, self._block(covariance[..., :n, :n]), self._select(cross), theirs + torch.diag_embed(noise)
+    def imagine(self, X: Tensor) -> Surrogate:
+        """Return what is known once ``... x q x d`` points are observed: the variance shrinks, the mean stays."""
+        self._require_inputs(X)
+        require_finite("X", X)
+        surrogate, (X, _) = self.current_surrogate(), self._expand(X, X)
+        if X.shape[:-2] != self.batch_shape:
+            surrogate = surrogate.expand(X.shape[:-2])
+        with torch.no_grad():
+            return surrogate.imagine(self._preprocess(X))
 
     def posterior(
         self,
@@ -250,7 +238,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         observation_noise: bool | Tensor = False,
         posterior_transform: PosteriorTransform | None = None,
     ) -> Posterior:
-        """The joint posterior over ``q`` points and the tasks (see BoTorch's ``Model.posterior``).
+        """Return the joint posterior over ``q`` points and the tasks (see BoTorch's ``Model.posterior``).
 
         Args:
             X: ``... x q x d``.
@@ -268,26 +256,27 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
                 "posterior_transform should be a BoTorch PosteriorTransform, got "
                 f"{type(posterior_transform).__name__}. Leave it out for the posterior as it is."
             )
-        fitted, points = self._at(X, in_outcome_units=False)
-        tasks = self._kept(output_indices)
-        mean = self._mean(fitted, points, fitted.regression.mean(points), tasks)
-        noise = None
+        self._require_inputs(X)
+        surrogate, tasks = self.surrogate, self._find_tasks(output_indices)
+        belief = surrogate.at(self.transform_inputs(X))
+        if tasks is not None:
+            belief = belief.mapped(self._selection(tasks))
+        mean, noise = belief.mean, None
         if observation_noise is not False:
-            noise = self._observation_noise(fitted, observation_noise, mean, tasks)
-        covariance = JointCovariance(points, regression=fitted.regression, tasks=tasks, noise=noise)
-        posterior: Posterior = GPyTorchPosterior(_normal(mean, covariance))
+            noise = self._observation_noise(surrogate, observation_noise, mean, tasks)
+        posterior: Posterior = GPyTorchPosterior(_normal(mean, JointCovariance(mean, belief=belief, noise=noise)))
         if self._is_warped:
             transform = self.outcome_transform if tasks is None else self.outcome_transform.subset_output(tasks)
             posterior = transform.untransform_posterior(posterior, X=X)
         return posterior if posterior_transform is None else posterior_transform(posterior=posterior, X=X)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> Self:
-        """A new model with more data, without factorising anew; this one keeps its answers.
+        """Return a new model with more data, without factorizing anew; this one keeps its answers.
 
         Args:
             X: ``... x q x d``.
-            Y: ``... x q x n``, NaN for values that were not seen if the model allows missing ones. Leading dimensions
-                beyond the model's batch shape give a model of that batch shape.
+            Y: ``... x q x n``, NaN for missing values if the model allows them. Leading dimensions beyond the model's
+                batch shape give a model of that batch shape.
             noise: ``... x q x n`` noise variances, behind the outcome transform, for a model that was built with
                 `train_Yvar`; by default the average of those it has.
             kwargs: Ignored, for BoTorch.
@@ -307,81 +296,91 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
             )
         self._require_inputs(X)
         Y = require_tensor("Y", Y, "Pass one row per point and one column per task.")
-        X, Y = self._expanded(X, Y)
+        X, Y = self._expand(X, Y)
         require_data(X, Y, self._num_tasks, ("X", "Y"), self._allow_missing, self._missing_hint)
         if noise is not None:
             noise = require_tensor("noise", noise, "Pass a variance for each observed value.")
-        fitted = self._current()
+        surrogate = self.surrogate
         with torch.set_grad_enabled(X.requires_grad or botorch_settings.propagate_grads.on()):
-            points = self._preprocessed(X)
+            points = self._preprocess(X)
         if self._is_warped:
             with torch.no_grad():
                 Y = self.outcome_transform(Y, X=X)[0]
-        values = Y - fitted.prior_mean(points) if fitted.has_prior_mean else Y
         variances = None
         if isinstance(self.likelihood, ObservedNoise):
             variances = self.likelihood.average.unsqueeze(-2) if noise is None else noise
-            variances = seen_variances("noise", _expanded("noise", variances, Y.shape), Y)
-        regression = fitted.regression
+            variances = seen_variances("noise", _expand_variances("noise", variances, Y.shape), Y)
         if X.shape[:-2] != self.batch_shape:
-            regression = regression.expand(X.shape[:-2])
-        if fitted.per_point:
-            assert variances is not None
-            deviations = self._in_units(fitted, torch.where(variances.isnan(), 1, variances)).sqrt()
-            points = torch.cat([points, deviations], dim=-1)
-            values = values / deviations
-        new = self._with_regression(regression.append(points, values), X)
-        if variances is not None:
+            surrogate = surrogate.expand(X.shape[:-2])
+        own = None
+        if variances is not None and not self.likelihood.is_constant:
+            own = surrogate.units.restore_variances(torch.where(variances.isnan(), 1, variances))
+        grown = self._grow(surrogate, points, Y, own)
+        targets = self.train_targets.expand(*X.shape[:-2], *self.train_targets.shape[-2:])
+        targets = torch.cat([targets, surrogate.units.scale_values(Y)], dim=-2)
+        return self._with_data(grown, X, targets, variances)
+
+    def _grow(self, surrogate: Surrogate, X: Tensor, Y: Tensor, noise: Tensor | None) -> Surrogate:
+        """Return what is known after more observations."""
+        return surrogate.append(X, Y, noise)
+
+    def _with_data(self, surrogate: Surrogate, new_X: Tensor, targets: Tensor, new_noise: Tensor | None) -> Self:
+        """Return a copy of this model with more data, and what is known from them."""
+        # Data may hang in a graph, which cannot be copied, and are replaced anyway.
+        replaced = (self.train_inputs, self.train_targets, self._original_train_inputs)
+        new = deepcopy(self, {id(part): () for part in replaced if part is not None})
+        regression = surrogate.regression
+        new.train_inputs, new.train_targets = (regression.train_X,), targets
+        if self._has_transformed_inputs:
+            own = self.observed_X.expand(*regression.batch_shape, *self.observed_X.shape[-2:])
+            new._original_train_inputs = torch.cat([own, new_X], dim=-2)
+        new._input_batch_shape = regression.batch_shape
+        if new_noise is not None:
             mine = self.likelihood.variances
-            mine = mine.expand(*X.shape[:-2], *mine.shape[-2:])
-            new.likelihood = ObservedNoise(torch.cat([mine, variances], dim=-2))
-            if new.likelihood.is_constant == fitted.per_point:
-                new._fitted = None  # the noise is of another kind now
-        return new
+            mine = mine.expand(*new_X.shape[:-2], *mine.shape[-2:])
+            new.likelihood = ObservedNoise(torch.cat([mine, new_noise], dim=-2))
+            if new.likelihood.is_constant != self.likelihood.is_constant:
+                return new  # to be fitted anew: the noise is of another kind now
+        return new.adopt(surrogate)
 
-    def hallucinate(self, X: Tensor) -> Self:
-        """A new model that has seen its own mean at ``... x q x d``: the variance shrinks, the mean stays."""
-        whole = self.whole()
-        return whole.condition_on_observations(X, whole.mean(X))._showing(self._tasks)
+    def adopt(self, surrogate: Surrogate) -> Self:
+        """Take this surrogate for what is learned from the data and the hyperparameters there are.
 
-    def whole(self) -> Self:
-        """This model with all its tasks, also those that :meth:`subset_output` hides."""
-        if self._tasks is None:
-            return self
-        return self.with_regression(self.regression)._showing(None)
+        Its points are those behind the input transform.
+        """
+        self._fit = Fit(surrogate, Stamp.of(self._data(), self._hyperparameters()))
+        return self
 
     @classmethod
     def construct_inputs(cls, training_data: SupervisedDataset, **options: Any) -> dict[str, Any]:
-        """The arguments of the model from BoTorch's data set; options go on as they are."""
+        """Return the model's arguments from BoTorch's data set; options go on as they are."""
         return super().construct_inputs(training_data) | options
 
     def subset_output(self, idcs: Sequence[int]) -> Self:
-        """The same model, showing some of its tasks only; what it knows of them still comes from all.
+        """Return the same model, showing some of its tasks only; what it knows of them still comes from all.
 
         Args:
             idcs: The indices of the outputs to keep, from 0; negative ones count from the end.
         """
-        tasks = self._kept([] if idcs is None else idcs)
-        return self.with_regression(self.regression)._showing(tasks)
+        tasks = self._find_tasks([] if idcs is None else idcs)
+        new = self._copy_around(self.surrogate)
+        new._tasks, new._shown = tasks, None if tasks is None else self._selection(tasks)
+        return new
 
-    def with_regression(self, regression: reg.Regression) -> Self:
-        """A copy of this model around a regression that grew out of :attr:`regression`."""
-        if not isinstance(regression, reg.Regression):
-            raise ValueError(
-                f"regression should be a Regression, got {type(regression).__name__}. "
-                "Pass model.regression, or what grew out of it."
-            )
-        return self._with_regression(regression, None)
+    def _copy_around(self, surrogate: Surrogate) -> Self:
+        """Return a copy of this model around another surrogate of the same data."""
+        shared = (self.train_inputs, self.train_targets, self._original_train_inputs)
+        new = deepcopy(self, {id(part): part for part in shared if part is not None})
+        return new.adopt(surrogate)
 
     def forward(self, x: Tensor) -> MultitaskMultivariateNormal:
-        """The prior at ``(b) x q x d`` points, as GPyTorch's marginal likelihood wants it; not the posterior."""
+        """Return the prior at ``(b) x q x d`` points, as GPyTorch's marginal likelihood wants it; not the posterior."""
         if self.training:
             x = self.transform_inputs(x)
-        mean = evaluated_mean(self.mean_module, x, self._num_tasks)
-        return MultitaskMultivariateNormal(mean, self.covar_module(x))
+        return MultitaskMultivariateNormal(evaluate_mean(self.mean_module, x, self._num_tasks), self.covar_module(x))
 
     def compute_custom_loss(self, mll: ExactMarginalLogLikelihood, **kwargs: Any) -> Tensor:
-        """``(b)``, minus the log marginal likelihood per observed value: what ``fit_gpytorch_mll`` minimises."""
+        """Return ``(b)``, minus the log marginal likelihood per observed value: what ``fit_gpytorch_mll`` minimizes."""
         if self.train_targets.shape[-2] == 0:
             raise ValueError("train_X should have at least one row to learn from, got none. Tell the model some data.")
         num_values = (~self.train_targets.isnan()).sum(dim=(-2, -1))
@@ -389,11 +388,10 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
             raise ValueError(
                 "train_Y should have at least one value to learn from, got NaN only. Tell the model some data."
             )
-        problem = self._problem(self.covar_module, self.mean_module, None)
         try:
-            value = self._log_density(problem)
-        except (reg.NotPositiveDefiniteError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
-            raise NanError(str(error)) from error  # from which BoTorch's optimisers turn back
+            value = self._log_likelihood(self._problem(self.covar_module, self.mean_module))
+        except (NotPositiveDefiniteError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
+            raise NanError(str(error)) from error  # from which BoTorch's optimizers turn back
         return -mll._add_other_terms(value, ()) / num_values.clamp_min(1)
 
     @property
@@ -413,101 +411,61 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         return self.batch_shape if has_own_kernel and has_own_noise and not others else torch.Size()
 
     @abstractmethod
-    def _fit_to(self, problem: Problem) -> reg.Regression:
-        """The regression."""
+    def _fit_to(self, problem: Problem) -> Regression:
+        """Return the regression."""
 
     @abstractmethod
     def _log_likelihood(self, problem: Problem) -> Tensor:
-        """``(b)``, of the problem's values."""
+        """Return the log density ``(b)`` of the problem's values."""
 
-    def _log_density(self, problem: Problem) -> Tensor:
-        """``(b)``, of the values before they were divided by deviations of their own."""
-        value = self._log_likelihood(problem)
-        if problem.deviations is None:
-            return value
-        return value - torch.where(problem.Y.isnan(), 0, problem.deviations.log()).sum(dim=(-2, -1))
+    def _problem(self, kernel: Kernel, mean_module: Mean) -> Problem:
+        X = self.transform_inputs(self.observed_X) if self.training else self._preprocess(self.observed_X)
+        Y = self.train_targets
+        if not isinstance(mean_module, ZeroMean):
+            Y = Y - evaluate_mean(mean_module, X, self._num_tasks)
+        observed = isinstance(self.likelihood, ObservedNoise) and not self.likelihood.is_constant
+        noise = self.likelihood.filled if observed else self.noise.unsqueeze(-2)
+        return Problem(adapt_kernel(kernel, self._num_tasks), noise, X, Y)
 
-    def _problem(self, kernel: Kernel, mean_module: Mean, units: OutcomeUnits | None) -> Problem:
-        X = self.transform_inputs(self._train_X) if self.training else self._preprocessed(self._train_X)
-        Y = self.train_targets - evaluated_mean(mean_module, X, self._num_tasks)
-        gamma, noise = as_gamma(kernel, self._num_tasks), self.noise
-        observed = self.likelihood.filled if isinstance(self.likelihood, ObservedNoise) else None
-        if units is not None:
-            scale = units.scale
-            gamma, Y = rescaled(gamma, scale.squeeze(-2)), scale * Y
-            noise = noise * scale.squeeze(-2).square()
-            observed = None if observed is None else observed * scale.square()
-        if observed is None or self.likelihood.is_constant:
-            return Problem(gamma, noise, X, Y, None)
-        deviations = observed.sqrt()
-        gamma = ScaledAtPoints(gamma, self._num_tasks)
-        one = noise.new_ones(*noise.shape[:-1], 1)
-        return Problem(gamma, one, torch.cat([X, deviations], dim=-1), Y / deviations, deviations)
-
-    def _current(self) -> Fitted:
-        """What was fitted last, unless a hyper-parameter has changed since."""
+    def _current(self, may_wait: bool) -> Surrogate:
+        """Return what was fitted last, unless something has changed since."""
         if self.training:
             self.eval()
-        values = self._hyperparameters()
         if botorch_settings.propagate_grads.on():
-            return self._fit(self.covar_module, self.mean_module, values)
-        if self._fitted is None or not self._fitted.is_for(values):
+            return self._learn(self.covar_module, self.mean_module)
+        if self._fit is None or not self._fit.stamp.matches(self._data(), self._hyperparameters(), may_wait):
             # Copies: whatever happens to the model's own kernel, the parts of what was fitted belong together.
             kernel, mean_module = (deepcopy(m).requires_grad_(False) for m in (self.covar_module, self.mean_module))
             with torch.no_grad():
-                self._fitted = self._fit(kernel, mean_module, values)
-        return self._fitted
+                self.adopt(self._learn(kernel, mean_module))
+        assert self._fit is not None
+        return self._fit.surrogate
 
-    def _fit(self, kernel: Kernel, mean_module: Mean, hyperparameters: list[Tensor]) -> Fitted:
-        units = None
+    def _learn(self, kernel: Kernel, mean_module: Mean) -> Surrogate:
+        units, prior_mean = IDENTITY, None
         if hasattr(self, "outcome_transform") and not self._is_warped:
-            like = self.train_targets.new_zeros(*self.batch_shape, 1, self._num_tasks)
-            units = OutcomeUnits.of(self.outcome_transform, like)
-        problem = self._problem(kernel, mean_module, units)
-        copies = tuple(value.detach().clone() for value in hyperparameters)
-        per_point = problem.deviations is not None
-        width = problem.X.shape[-1] - (self._num_tasks if per_point else 0)
-        return Fitted(self._fit_to(problem), mean_module, units, per_point, width, copies)
+            units = find_units(
+                self.outcome_transform, self.train_targets.new_zeros(*self.batch_shape, 1, self._num_tasks)
+            )
+        if not isinstance(mean_module, ZeroMean):
+            prior_mean = partial(evaluate_mean, mean_module, num_tasks=self._num_tasks)
+        return Surrogate(self._fit_to(self._problem(kernel, mean_module)), units, prior_mean)
 
-    def _at(self, X: Tensor, in_acquisition: bool = False, in_outcome_units: bool = True) -> tuple[Fitted, Tensor]:
-        """What answers, and the points as it takes them."""
-        self._require_inputs(X)
-        if in_outcome_units and self._is_warped:
-            self._refuse_warped()
-        comparable = X.device.type == "cpu" or botorch_settings.propagate_grads.on() or not in_acquisition
-        fitted = self._fitted if self._fitted is not None and not comparable else self._current()
-        points = self.transform_inputs(X)
-        if fitted.per_point:
-            points = torch.nn.functional.pad(points, (0, self._num_tasks), value=1.0)
-        return fitted, points
+    def _data(self) -> list[Tensor]:
+        return [self.observed_X, self.train_targets]
 
-    def _mean_in_acquisition(self, X: Tensor) -> Tensor:
-        """:meth:`mean`, otherwise as :meth:`mean_and_norm`."""
-        fitted, points = self._at(X, in_acquisition=True)
-        return self._mean(fitted, points, fitted.regression.mean(points))
+    def _hyperparameters(self) -> list[Tensor]:
+        names = ("covar_module", "likelihood", "mean_module", "input_transform", "outcome_transform")
+        modules = [getattr(self, name) for name in names if hasattr(self, name)]
+        return [value for module in modules for value in (*module.parameters(), *module.buffers())]
 
-    def _mean(self, fitted: Fitted, points: Tensor, mean: Tensor, tasks: list[int] | None = None) -> Tensor:
-        if fitted.has_prior_mean:
-            mean = mean + fitted.prior_mean(points)
-        return self._select(mean, tasks)
-
-    def _select(self, values: Tensor, tasks: list[int] | None = None) -> Tensor:
-        if tasks is not None:
-            return values[..., tasks]
-        return values if self._task_index is None else values.index_select(-1, self._task_index)
-
-    def _block(self, covariance: Tensor) -> Tensor:
-        return self._select(self._select(covariance).mT).mT
-
-    def _showing(self, tasks: list[int] | None) -> Self:
-        """Show these tasks only, here and now."""
-        self._tasks = tasks
+    def _selection(self, tasks: list[int]) -> Tensor:
+        """Return the matrix ``k x n`` that picks these tasks."""
         # On the device from now on, so that no acquisition waits for it to get there.
-        self._task_index = None if tasks is None else torch.tensor(tasks, device=self.train_targets.device)
-        return self
+        return torch.eye(self._num_tasks, dtype=self.train_targets.dtype)[tasks].to(self.train_targets.device)
 
-    def _kept(self, indices: object) -> list[int] | None:
-        """The tasks behind some of the outputs."""
+    def _find_tasks(self, indices: object) -> list[int] | None:
+        """Return the tasks behind some of the outputs."""
         if indices is None:
             return self._tasks
         given: Sequence[Any] = indices if isinstance(indices, Sequence) else [None]
@@ -532,24 +490,22 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
             "posterior in the units of train_Y. Use posterior(X), or an affine transform such as Standardize."
         )
 
-    def _observation_noise(self, fitted: Fitted, noise: bool | Tensor, mean: Tensor, tasks: list[int] | None) -> Tensor:
-        if not isinstance(noise, bool):
+    def _observation_noise(
+        self, surrogate: Surrogate, noise: bool | Tensor, mean: Tensor, tasks: list[int] | None
+    ) -> Tensor:
+        selected = slice(None) if tasks is None else tasks
+        if isinstance(noise, bool):
+            own = self.noise.expand(*self.noise.shape[:-1], self._num_tasks).unsqueeze(-2)
+            variances = surrogate.units.restore_variances(own)[..., selected]
+        else:
             noise = require_tensor("observation_noise", noise, "Pass True, or a tensor of variances.")
             require_positive("observation_noise", noise, "Pass variances.", allow_zero=True)
             is_selected = noise.dim() == 0 or noise.shape[-1] in (1, mean.shape[-1])
-            variances = noise if is_selected else self._select(noise, tasks)
-            scale = None if fitted.units is None else self._select(fitted.units.scale, tasks)
-            variances = variances if scale is None else variances * scale.square()
-        else:
-            own = self.noise.expand(*self.noise.shape[:-1], self._num_tasks).unsqueeze(-2)
-            variances = self._select(self._in_units(fitted, own), tasks)
-        return _expanded("observation_noise", variances, mean.shape)
+            variances, scale = noise if is_selected else noise[..., selected], surrogate.units.scale
+            variances = variances if scale is None else variances * scale[..., selected].square()
+        return _expand_variances("observation_noise", variances, mean.shape)
 
-    @staticmethod
-    def _in_units(fitted: Fitted, variances: Tensor) -> Tensor:
-        return variances if fitted.units is None else variances * fitted.units.scale.square()
-
-    def _expanded(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
+    def _expand(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
         try:
             batch_shape = torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2], self.batch_shape)
         except RuntimeError as error:
@@ -559,43 +515,11 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
             ) from error
         return X.expand(*batch_shape, *X.shape[-2:]), Y.expand(*batch_shape, *Y.shape[-2:])
 
-    def _with_regression(self, regression: reg.Regression, new_X: Tensor | None) -> Self:
-        # Data may hang in a graph, which cannot be copied, and are replaced anyway, as is what was fitted to them.
-        replaced = (self.train_inputs, self.train_targets, self._original_train_inputs, self._fitted)
-        new = deepcopy(self, {id(part): () for part in replaced if part is not None})
-        fitted = self._current()
-        points, values = regression.train_X, regression.train_Y
-        new.train_inputs = (points[..., : fitted.width],)
-        if fitted.per_point:
-            values = values * points[..., fitted.width :]
-        if fitted.units is not None:
-            values = values / fitted.units.scale
-        if not isinstance(fitted.mean_module, ZeroMean):
-            values = values + evaluated_mean(fitted.mean_module, new.train_inputs[0], self._num_tasks)
-        new.train_targets = values
-        if self._has_transformed_inputs:
-            own = self._train_X.expand(*regression.batch_shape, *self._train_X.shape[-2:])
-            new._original_train_inputs = own if new_X is None else torch.cat([own, new_X], dim=-2)
-        new._input_batch_shape = regression.batch_shape
-        new._fitted = replace(fitted, regression=regression)
-        return new
-
-    @property
-    def observed_X(self) -> Tensor:
-        """``(b) x t x d``, the points observed, before the input transform."""
-        return self._train_X
-
-    @property
-    def _train_X(self) -> Tensor:
-        """``(b) x t x d``, before the input transform."""
-        original = self._original_train_inputs
-        return self.train_inputs[0] if original is None or not self._has_transformed_inputs else original
-
-    def _preprocessed(self, X: Tensor) -> Tensor:
-        """Points that are observed behind the input transform, which may treat them unlike those to predict at."""
+    def _preprocess(self, X: Tensor) -> Tensor:
+        """Take observed points behind the input transform, which may treat them unlike those to predict at."""
         return self.input_transform.preprocess_transform(X) if hasattr(self, "input_transform") else X
 
-    def _first_transformed(self, train_X: Tensor, input_transform: object) -> Tensor:
+    def _first_transform(self, train_X: Tensor, input_transform: object) -> Tensor:
         if input_transform is None:
             return train_X
         if not isinstance(input_transform, InputTransform):
@@ -616,7 +540,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
 
     def _require_inputs(self, X: Tensor) -> None:
         X = require_tensor("X", X, "Pass one row per point.")
-        train_X = self._train_X
+        train_X = self.observed_X
         d = train_X.shape[-1]
         if X.dim() < 2 or X.shape[-1] != d:
             raise ValueError(
@@ -629,21 +553,6 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
             )
         require_same_kind(("train_X", train_X), ("X", X))
 
-    def _require_directions(self, directions: Tensor) -> None:
-        directions = require_tensor("directions", directions, "Pass one row per direction and one column per task.")
-        n = self.num_outputs
-        if directions.dim() < 2 or directions.shape[-1] != n:
-            raise ValueError(
-                f"directions should be `(b) x k x n` with n = {n} tasks, got shape {tuple(directions.shape)}. "
-                "Pass one row per direction and one column per task."
-            )
-        require_batch("directions", directions.shape[:-2], self.batch_shape)
-
-    def _hyperparameters(self) -> list[Tensor]:
-        names = ("covar_module", "likelihood", "mean_module", "input_transform", "outcome_transform")
-        modules = [getattr(self, name) for name in names if hasattr(self, name)]
-        return [value for module in modules for value in (*module.parameters(), *module.buffers())]
-
     def _extract_targets_and_noise(self) -> tuple[Tensor, Tensor | None]:
         return self.train_targets, self.likelihood.variances if isinstance(self.likelihood, ObservedNoise) else None
 
@@ -651,12 +560,6 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         self.set_train_data(targets=Y, strict=strict)
         if Yvar is not None:
             self.likelihood = ObservedNoise(Yvar)
-
-    # Caches never outlive what they were computed from.
-
-    def _clear_cache(self) -> None:
-        super()._clear_cache()
-        self._fitted = None
 
     def set_train_data(self, inputs: Any = None, targets: Any = None, strict: bool = True) -> None:
         """Exchange the data: inputs before the input transform, targets behind the outcome transform."""
@@ -672,7 +575,6 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
                 f"{tuple(Y.shape)}. Exchange both at once."
             )
         super().set_train_data(inputs, targets, strict)
-        self._fitted = None
         # BoTorch calls this to go back to the original inputs, too.
         if self._has_transformed_inputs and inputs is not None and inputs is not self._original_train_inputs:
             self._has_transformed_inputs = False
@@ -699,13 +601,12 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
             require_values(name, value, self._allow_missing, self._missing_hint)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        self._fitted = None
         if self._original_train_inputs is not None:
             self._original_train_inputs = fn(self._original_train_inputs)
         return super()._apply(fn)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_fitted": None, "prediction_strategy": None}
+        return self.__dict__ | {"_fit": None, "prediction_strategy": None}
 
 
 def _only(inputs: Any) -> Any:
@@ -732,40 +633,7 @@ def _require_one_noise(**sources: object) -> None:
         raise ValueError(f"{given[0]} should not be given together with {given[1]}, got both. Each says the noise.")
 
 
-def _outcomes(transform: object, Y: Tensor, Yvar: Tensor | None, X: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The data behind an outcome transform."""
-    if not isinstance(transform, OutcomeTransform):
-        raise ValueError(
-            f"outcome_transform should be a BoTorch OutcomeTransform, got {type(transform).__name__}. "
-            f"Pass for instance Standardize({Y.shape[-1]})."
-        )
-    try:
-        transform.to(Y)
-        transformed, variances = learned_outcomes(transform, Y, Yvar, X)
-    except (BotorchError, NotImplementedError, RuntimeError, ValueError) as error:
-        raise ValueError(
-            f"outcome_transform should take values of shape {tuple(Y.shape)}, got {error} "
-            f"Build it for {Y.shape[-1]} tasks."
-        ) from error
-    if transformed.shape != Y.shape:
-        raise ValueError(
-            f"outcome_transform should keep the shape {tuple(Y.shape)} of train_Y, got {tuple(transformed.shape)}. "
-            f"Build it for {Y.shape[-1]} tasks and the batch shape {tuple(Y.shape[:-2])}."
-        )
-    unseen = Y.isnan()
-    if not unseen.any():
-        require_finite("train_Y behind the outcome_transform", transformed)
-        return transformed, variances
-    if not torch.where(unseen, 0, transformed).isfinite().all():
-        raise ValueError(
-            "outcome_transform should keep the values that were seen finite where others are missing, got NaN or Inf "
-            f"from {type(transform).__name__}. Pass one that takes each task for itself, such as "
-            f"Standardize({Y.shape[-1]})."
-        )
-    return torch.where(unseen, torch.nan, transformed), variances
-
-
-def _expanded(name: str, variances: Tensor, shape: torch.Size) -> Tensor:
+def _expand_variances(name: str, variances: Tensor, shape: torch.Size) -> Tensor:
     try:
         return variances.expand(shape)
     except RuntimeError as error:

@@ -7,9 +7,8 @@ from botorch import settings as botorch_settings
 from botorch.exceptions.errors import UnsupportedError
 from torch import Tensor
 
-from mtbo_torch import regression as reg
-from mtbo_torch.models.base import MultiTaskGPModel
-from mtbo_torch.models.fitted import Problem
+from mtbo_torch.models.base import MultiTaskGPModel, Problem
+from mtbo_torch.regression import DenseRegression, KroneckerRegression, PointBelief, Regression
 
 
 class ExactMultiTaskGP(MultiTaskGPModel):
@@ -68,7 +67,7 @@ class ExactMultiTaskGP(MultiTaskGPModel):
     _missing_hint = "Build the model with allow_missing=True if NaN stands for a value that was not seen."
 
     def leave_one_out(self) -> tuple[Tensor, Tensor]:
-        r"""What the model says of the values at each training point from all others, hyper-parameters kept.
+        r"""Predict the values at each training point from all others, with the same hyperparameters.
 
         The mean and the covariance of :math:`y_s` given :math:`Y_{-s}`, all n values at a point, with the noise of that
         observation, in closed form: :math:`O(r t^2)` for kernels ``k B`` and sums whose task matrices commute,
@@ -97,18 +96,17 @@ class ExactMultiTaskGP(MultiTaskGPModel):
                 "leave_one_out should be asked of a model that has seen all tasks at every point, got NaN in train_Y. "
                 "Leave incomplete rows out."
             )
-        fitted = self._current()
-        regression = fitted.regression
-        assert isinstance(regression, reg.KroneckerRegression | reg.DenseRegression)
+        surrogate = self.surrogate
+        regression = surrogate.regression
+        assert isinstance(regression, KroneckerRegression | DenseRegression)
         mean, covariance = regression.leave_one_out()
-        if fitted.per_point:
-            deviations = regression.train_X[..., fitted.width :]
-            mean = deviations * mean
-            covariance = deviations.unsqueeze(-1) * covariance * deviations.unsqueeze(-2)
-        return self._mean(fitted, regression.train_X, mean), self._block(covariance)
+        if surrogate.prior_mean is not None:
+            mean = mean + surrogate.prior_mean(regression.train_X)
+        predicted = self.show(surrogate.units.restore(PointBelief(mean, covariance)))
+        return predicted.mean, predicted.covariance
 
     def log_marginal_likelihood(self) -> Tensor:
-        r"""``(b)``, :math:`\log N(vec(Y_t); 0, G_t + \eta I)`, without priors of hyper-parameters.
+        r"""Return ``(b)``, :math:`\log N(vec(Y_t); 0, G_t + \eta I)`, without priors of hyperparameters.
 
         It is the density of what was seen of `train_Y`, in its units and about its prior mean.
 
@@ -123,15 +121,15 @@ class ExactMultiTaskGP(MultiTaskGPModel):
         """
         if self._is_warped:
             self._refuse_warped()
-        fitted = self._current()
+        scale = self.surrogate.units.scale
         with torch.set_grad_enabled(botorch_settings.propagate_grads.on()):
-            value = self._log_density(self._problem(self.covar_module, self.mean_module, None))
-        if fitted.units is None:
+            value = self._log_likelihood(self._problem(self.covar_module, self.mean_module))
+        if scale is None:
             return value
-        return value - torch.where(self.train_targets.isnan(), 0, fitted.units.scale.abs().log()).sum(dim=(-2, -1))
+        return value - torch.where(self.train_targets.isnan(), 0, scale.abs().log()).sum(dim=(-2, -1))
 
-    def _fit_to(self, problem: Problem) -> reg.Regression:
-        return reg.fit(problem.gamma, problem.noise, problem.X, problem.Y)
+    def _fit_to(self, problem: Problem) -> Regression:
+        return problem.kernel.fit(problem.noise, problem.X, problem.Y)
 
     def _log_likelihood(self, problem: Problem) -> Tensor:
-        return reg.log_likelihood(problem.gamma, problem.noise, problem.X, problem.Y)
+        return problem.kernel.log_likelihood(problem.noise, problem.X, problem.Y)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
@@ -12,10 +13,10 @@ from gpytorch.likelihoods import MultitaskGaussianLikelihood
 from gpytorch.means import Mean
 from torch import Tensor
 
-from mtbo_torch import regression as reg
 from mtbo_torch.checks import require_batch, require_oversampling, require_seed
-from mtbo_torch.models.base import MultiTaskGPModel
-from mtbo_torch.models.fitted import Problem
+from mtbo_torch.models.base import MultiTaskGPModel, Problem
+from mtbo_torch.regression import NystromRegression, Regression, rows_at
+from mtbo_torch.surrogate import Surrogate
 
 DEFAULT_OVERSAMPLING = 3.0
 
@@ -34,8 +35,8 @@ class NystromMultiTaskGP(MultiTaskGPModel):
     learned from them. With all points in it, it is the exact model.
 
     For kernels ``k B``, mean and norm at a point cost :math:`O(m^2)`, conditioning on a point :math:`O(r m^2)`. The
-    posterior is a good one as long as the dictionary is: draw it anew with :meth:`resample` as data come in, or let
-    :class:`MTBKB` do so.
+    posterior is as good as the dictionary, whose span is all that new observations can change: draw it anew with
+    :meth:`resample` as data come in, or let :class:`MTBKB` do so.
 
     Args:
         train_X: ``(b) x t x d``; t = 0 gives the prior.
@@ -122,7 +123,7 @@ class NystromMultiTaskGP(MultiTaskGPModel):
         return self._nystrom.inclusion_probs
 
     def resample(self, generator: torch.Generator) -> Self:
-        """A new model of the same data with a dictionary drawn anew; the newest observation is always in it.
+        """Return a new model of the same data with a dictionary drawn anew; the newest observation is always in it.
 
         Args:
             generator: The source of randomness.
@@ -142,63 +143,50 @@ class NystromMultiTaskGP(MultiTaskGPModel):
                 f"generator should be a torch.Generator, got {type(generator).__name__}. "
                 "Pass for instance torch.Generator().manual_seed(0)."
             )
-        return self.with_regression(self._nystrom.resample(generator))
+        return self._copy_around(replace(self.surrogate, regression=self._nystrom.resample(generator)))
 
-    def condition_on_observations(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> Self:
-        """A new model with ``... x q x d`` more points and ``... x q x n`` values, on the same dictionary.
+    def _grow(self, surrogate: Surrogate, X: Tensor, Y: Tensor, noise: Tensor | None) -> Surrogate:
+        def span(grown: Regression) -> Regression:
+            assert isinstance(grown, NystromRegression)
+            # Before the first observation the dictionary is empty: no span, no learning.
+            return grown if grown.dictionary.shape[-1] else grown.extend_dictionary(X.shape[-2])
 
-        It can learn only what that spans: :meth:`resample` now and then. The arguments are those of
-        :meth:`ExactMultiTaskGP.condition_on_observations`.
-        """
-        new = super().condition_on_observations(X, Y, noise, **kwargs)
-        if self.dictionary.shape[-1] == 0:  # before the first observation; no span, no learning
-            return new.with_regression(new._nystrom.extend_dictionary(X.shape[-2]))
-        return new
+        return surrogate.append(X, Y, noise, renew=span)
 
-    def _with_regression(self, regression: reg.Regression, new_X: Tensor | None) -> Self:
-        new = super()._with_regression(regression, new_X)
-        assert isinstance(regression, reg.NystromRegression)
-        if regression.dictionary.shape[-1]:
-            new._given_dictionary = regression.dictionary  # a copy that has to fit again keeps what was drawn
-        return new
+    def _with_data(self, surrogate: Surrogate, new_X: Tensor, targets: Tensor, new_noise: Tensor | None) -> Self:
+        return super()._with_data(surrogate, new_X, targets, new_noise)._keep_dictionary(surrogate)
 
-    def hallucinate(self, X: Tensor) -> Self:
-        """A new model that has seen its own mean at ``... x q x d``, with these points in its dictionary."""
-        # In the dictionary as well: a point outside its span would keep its variance.
-        hallucinated = super().hallucinate(X)
-        if self.dictionary.shape[-1] == 0:  # conditioning has done so already
-            return hallucinated
-        return hallucinated.with_regression(hallucinated._nystrom.extend_dictionary(X.shape[-2]))
+    def _copy_around(self, surrogate: Surrogate) -> Self:
+        return super()._copy_around(surrogate)._keep_dictionary(surrogate)
 
-    def __getstate__(self) -> dict[str, Any]:
-        # A copy keeps what cannot be fitted again: the gain along the rounds, and the round before.
-        regression = None if self._fitted is None else self._fitted.regression
-        is_plain = isinstance(regression, reg.NystromRegression) and not regression.inverse.requires_grad
-        return super().__getstate__() | ({"_fitted": self._fitted} if is_plain else {})
+    def _keep_dictionary(self, surrogate: Surrogate) -> Self:
+        """Keep what was drawn, also when the model has to be fitted again."""
+        assert isinstance(surrogate.regression, NystromRegression)
+        if surrogate.regression.dictionary.shape[-1]:
+            self._given_dictionary = surrogate.regression.dictionary
+        return self
 
     @property
-    def _nystrom(self) -> reg.NystromRegression:
-        fitted = self.regression
-        assert isinstance(fitted, reg.NystromRegression)
-        return fitted
+    def _nystrom(self) -> NystromRegression:
+        regression = self.surrogate.regression
+        assert isinstance(regression, NystromRegression)
+        return regression
 
-    def _fit_to(self, problem: Problem) -> reg.Regression:
-        gamma, noise, X, Y = problem.gamma, problem.noise, problem.X, problem.Y
+    def _fit_to(self, problem: Problem) -> NystromRegression:
+        kernel, noise, X, Y = problem
         if self._given_dictionary is not None:
             _require_dictionary(self._given_dictionary, X)  # the data may have been exchanged
-            return reg.NystromRegression.fit(gamma, noise, X, Y, self._given_dictionary, self.oversampling)
+            return NystromRegression.fit(kernel, noise, X, Y, self._given_dictionary, self.oversampling)
         generator = torch.Generator().manual_seed(self.seed)
-        return reg.NystromRegression.sample(gamma, noise, X, Y, self.oversampling, generator)
+        return NystromRegression.sample(kernel, noise, X, Y, self.oversampling, generator)
 
     def _log_likelihood(self, problem: Problem) -> Tensor:
         # What is learned cannot be what the dictionary is drawn with: it is drawn once, and anew after the fit.
         if self._dictionary_of_fit is None:
             with torch.no_grad():
-                fitted = self._fit_to(problem)
-            assert isinstance(fitted, reg.NystromRegression)
-            self._dictionary_of_fit = fitted.dictionary
-        atoms = reg.rows_at(problem.X, self._dictionary_of_fit)
-        return reg.nystrom_log_likelihood(problem.gamma, problem.noise, problem.X, problem.Y, atoms)
+                self._dictionary_of_fit = self._fit_to(problem).dictionary
+        kernel, noise, X, Y = problem
+        return kernel.nystrom_log_likelihood(noise, X, Y, rows_at(X, self._dictionary_of_fit))
 
     def train(self, mode: bool = True) -> Self:
         """As in torch; the dictionary of the next fit is drawn anew."""

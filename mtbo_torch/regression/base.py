@@ -3,93 +3,49 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, Self
 
 import torch
 from torch import Tensor
 
-SINGULAR_REMEDY = "Use a larger eta, float64, or fewer near-duplicate points."
+from mtbo_torch.linalg import operator_norm, variances_along
+from mtbo_torch.regression.belief import Belief
 
 
 class ScalarKernel(Protocol):
     """A scalar kernel ``k`` as plain tensors, with leading batch dimensions broadcast."""
 
     def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
-        """``(b) x N1 x N2``."""
+        """Return ``(b) x N1 x N2``."""
         ...
 
     def diag(self, X: Tensor) -> Tensor:
-        """``(b) x N``, the values ``k(x, x)``."""
+        """Return the values ``k(x, x)``, ``(b) x N``."""
         ...
-
-
-class MatrixKernel(Protocol):
-    """A matrix-valued kernel ``Gamma`` as plain tensors, point-major."""
-
-    def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
-        """``(b) x N1 n x N2 n``."""
-        ...
-
-    def blocks(self, X: Tensor) -> Tensor:
-        """``(b) x N x n x n``, the matrices ``Gamma(x, x)``."""
-        ...
-
-
-@dataclass(frozen=True)
-class SeparableSum:
-    """``Gamma = sum_j k_j B_j``; a :class:`MatrixKernel`.
-
-    Attributes:
-        kernels: The scalar kernels ``k_j``.
-        task_covars: The matrices ``B_j``, each ``(b) x n x n``.
-    """
-
-    kernels: tuple[ScalarKernel, ...]
-    task_covars: tuple[Tensor, ...]
-
-    def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
-        return sum_all(kron(k(X1, X2), B) for k, B in zip(self.kernels, self.task_covars, strict=True))
-
-    def blocks(self, X: Tensor) -> Tensor:
-        """``(b) x N x n x n``, ``Gamma(x, x)`` at ``(b) x N x d`` points."""
-        return sum_all(
-            k.diag(X)[..., None, None] * B.unsqueeze(-3) for k, B in zip(self.kernels, self.task_covars, strict=True)
-        )
-
-
-def sum_all(tensors: Iterable[Tensor]) -> Tensor:
-    """The sum of at least one tensor."""
-    return reduce(torch.add, tensors)
-
-
-def kron(K: Tensor, B: Tensor) -> Tensor:
-    """Batched ``kron(K, B)``: ``... x p x q`` and ``... x n x m`` give ``... x pn x qm``."""
-    product = K[..., :, None, :, None] * B[..., None, :, None, :]
-    return product.flatten(-4, -3).flatten(-2, -1)
-
-
-def variances_along(covariance: Tensor, directions: Tensor | None) -> Tensor:
-    """``... x q x n x n`` covariances along ``(b) x k x n`` directions (None: the tasks), ``... x q x k``."""
-    if directions is None:
-        return covariance.diagonal(dim1=-2, dim2=-1).clamp_min(0)
-    directions = directions.to(covariance).unsqueeze(-3)
-    return ((directions @ covariance) * directions).sum(dim=-1).clamp_min(0)
-
-
-def raise_variances(covariance: Tensor) -> Tensor:
-    """Covariances ``... x n x n`` with zero for variances that rounding has made negative."""
-    return covariance + torch.diag_embed(covariance.diagonal(dim1=-2, dim2=-1).neg().clamp_min(0))
 
 
 def shared_product(left: Tensor, right: Tensor) -> Tensor:
-    """``left @ right`` for ``(b) x r x q x m`` and ``(b) x G x m x N``; with G = 1 `right` is read only once."""
+    """Return ``left @ right`` for ``(b) x r x q x m`` and ``(b) x G x m x N``; with G = 1 read `right` only once."""
     groups, q = left.shape[-3:-1]
     if right.shape[-3] == groups:
         return left @ right
     return (left.flatten(-3, -2) @ right.squeeze(-3)).unflatten(-2, (groups, q))
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What one append added to a regression, for points that are tracked.
+
+    Attributes:
+        rows: The new rows of its factor, in each group.
+        residuals: The whitened residuals of the new values.
+    """
+
+    rows: Tensor
+    residuals: Tensor
 
 
 class Regression(ABC):
@@ -100,15 +56,20 @@ class Regression(ABC):
         \mu_t(x) &= G_t(x)^T (G_t + \eta I)^{-1} vec(Y_t) \\
         \Gamma_t(x, x') &= \Gamma(x, x') - G_t(x)^T (G_t + \eta I)^{-1} G_t(x')
 
-    with :math:`\eta I` replaced by :math:`I \otimes diag(noise)` when the tasks have noises of their own. Points
-    come as ``... x (b) x q x d``, and everything said about them has the leading shape ``... x (b) x q``.
-    Objects are immutable.
+    with :math:`\eta I` replaced by the variances of the noise when tasks or observations have their own. Points come
+    as ``... x (b) x q x d``. Objects are immutable.
+
+    A regression answers with a :class:`Belief`. What its answers at some points have in common, such as the kernel
+    between these and the data, is its evidence; a subclass says how that becomes a mean, a covariance and so on.
 
     Attributes:
         train_X: ``(b) x t x d``.
-        train_Y: ``(b) x t x n``; NaN for a value that was not seen, which all but the Nystrom regression allow.
-        noise: ``(b) x 1`` (the same for all tasks) or ``(b) x n``.
+        train_Y: ``(b) x t x n``; NaN for a value that is missing, which all but the Nystrom regression allow.
+        noise: ``(b) x t x n`` variances, with 1 in place of t or n where all observations or tasks share them.
+        growth: What the last append added; None for a fresh fit, and where points are not tracked by it.
     """
+
+    growth: Growth | None = None
 
     if TYPE_CHECKING:  # fields or properties, as each subclass pleases
 
@@ -145,82 +106,110 @@ class Regression(ABC):
         r"""``(b)``, the RKHS norm :math:`\|\mu_t\|_\Gamma` of the mean."""
 
     @abstractmethod
-    def append(self, X: Tensor, Y: Tensor) -> Regression:
-        """Condition on ``(b) x q x d`` points and ``(b) x q x n`` values; the kernel matrix is not factorised anew."""
+    def append(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> Regression:
+        """Condition on more observations, without factorizing the kernel matrix anew.
+
+        Args:
+            X: ``(b) x q x d``.
+            Y: ``(b) x q x n``.
+            noise: ``(b) x q x n`` variances, where observations have their own.
+        """
 
     @abstractmethod
     def expand(self, batch_shape: torch.Size) -> Self:
-        """The same regression under a larger batch shape, as views."""
+        """Return the same regression under a larger batch shape, as views."""
+
+    def at(self, X: Tensor) -> Belief:
+        """Return what is known at ``... x (b) x q x d`` points."""
+        return RegressionBelief(self, X)
+
+    def imagine(self, X: Tensor) -> Regression:
+        """Observe the mean at ``(b) x q x d`` points: the variance shrinks there, the mean stays everywhere."""
+        return self.append(X, self.at(X).mean)
+
+    def track(self, points: Tensor) -> Tracked:
+        """Keep what is known at ``N x d`` points up to date while observations arrive."""
+        return Tracked(self, points)
+
+    def prepare_for_variances(self) -> Self:
+        """Return a regression with the same answers, to rounding, that has cheap variances at very many points."""
+        return self
 
     @abstractmethod
-    def mean(self, X: Tensor) -> Tensor:
-        r"""``... x (b) x q x n``, :math:`\mu_t(x)`."""
+    def _evidence(self, points: Tensor) -> Tensor:
+        """Return what the answers at ``(b) x P x d`` points have in common."""
 
     @abstractmethod
-    def covariance(self, X: Tensor) -> Tensor:
-        r"""``... x (b) x q x n x n``, :math:`\Gamma_t(x, x)` at each point."""
+    def _mean(self, evidence: Tensor) -> Tensor:
+        """Return ``(b) x P x n``."""
 
     @abstractmethod
-    def joint_covariance(self, X: Tensor) -> Tensor:
-        r"""``... x (b) x qn x qn``, :math:`[\Gamma_t(x_i, x_j)]_{ij}`, point-major."""
+    def _covariance(self, points: Tensor, evidence: Tensor) -> Tensor:
+        """Return ``(b) x P x n x n``."""
 
     @abstractmethod
-    def mean_and_norm(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        r"""The mean, and the operator norm :math:`\|\Gamma_t(x, x)\|` of shape ``... x (b) x q``, in one pass."""
+    def _joint_covariance(self, X: Tensor, evidence: Tensor, unfold: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return ``... x (b) x qn x qn`` for ``... x (b) x q x d`` points; `unfold` as in :class:`Folded`."""
 
-    def mean_and_covariance(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean and :meth:`covariance`."""
-        return self.mean(X), self.covariance(X)
+    def _norm(self, points: Tensor, evidence: Tensor) -> Tensor:
+        """Return ``(b) x P``."""
+        return operator_norm(self._covariance(points, evidence))
 
-    def mean_and_variance(self, X: Tensor, directions: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        r"""The mean, and the variances :math:`e^T \Gamma_t(x, x) e` of shape ``... x (b) x q x k``.
-
-        Args:
-            X: ``... x (b) x q x d``.
-            directions: ``(b) x k x n``, the directions e; by default the n tasks.
-        """
-        mean, covariance = self.mean_and_covariance(X)
-        return mean, variances_along(covariance, directions)
-
-    def prepare_variances(self) -> None:  # noqa: B027
-        """Do once what makes :meth:`mean_and_variance` cheap at very many points, if there is such a thing."""
-
-    def covariance_norm(self, X: Tensor) -> Tensor:
-        r"""``... x (b) x q``, :math:`\|\Gamma_t(x, x)\|`."""
-        return self.mean_and_norm(X)[1]
-
-    def follow(self, points: Tensor) -> Followed:
-        """Keep mean and norm up to date at a fixed set of ``N x d`` points while observations arrive."""
-        return Followed(self, points)
+    def _variance(self, points: Tensor, evidence: Tensor, directions: Tensor | None) -> Tensor:
+        """Return ``(b) x P x k``."""
+        return variances_along(self._covariance(points, evidence), directions)
 
 
-class Followed:
-    """Mean and norm of a regression at fixed points; this general version computes them when asked.
+class RegressionBelief(Belief):
+    """What a regression knows at ``... x (b) x q x d`` points."""
 
-    Attributes:
-        regression: The regression that is followed.
-        points: ``N x d``.
+    def __init__(self, regression: Regression, X: Tensor) -> None:
+        self.regression = regression
+        self.X = X
+
+    @cached_property
+    def _folded(self) -> Folded:
+        return Folded.of(self.X, self.regression.batch_shape)
+
+    @cached_property
+    def _evidence(self) -> Tensor:
+        return self.regression._evidence(self._folded.points)
+
+    @cached_property
+    def mean(self) -> Tensor:
+        return self._folded.unfold(self.regression._mean(self._evidence))
+
+    @cached_property
+    def covariance(self) -> Tensor:
+        return self._folded.unfold(self.regression._covariance(self._folded.points, self._evidence))
+
+    @cached_property
+    def joint_covariance(self) -> Tensor:
+        return self.regression._joint_covariance(self.X, self._evidence, self._folded.unfold)
+
+    @cached_property
+    def norm(self) -> Tensor:
+        return self._folded.unfold(self.regression._norm(self._folded.points, self._evidence))
+
+    def variance(self, directions: Tensor | None = None) -> Tensor:
+        return self._folded.unfold(self.regression._variance(self._folded.points, self._evidence, directions))
+
+
+class Tracked(RegressionBelief):
+    """What is known at fixed points while observations arrive; this general version asks the regression anew.
+
+    Args:
+        regression: The regression.
+        X: ``N x d``.
     """
 
-    def __init__(self, regression: Regression, points: Tensor) -> None:
-        self.regression = regression
-        self.points = points
+    def advance(self, grown: Regression) -> Tracked:
+        """Return what is known once :attr:`regression` has grown by an append."""
+        return grown.track(self.X)
 
-    def append(self, X: Tensor, Y: Tensor) -> Followed:
-        """Append to the regression; returns a new object."""
-        return Followed(self.regression.append(X, Y), self.points)
-
-    def mean_and_norm(self) -> tuple[Tensor, Tensor]:
-        """``(b) x N x n`` and ``(b) x N``."""
-        return self.regression.mean_and_norm(self.points)
-
-    def mean_and_variance(self, directions: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """``(b) x N x n``, and ``(b) x N x k`` variances along ``(b) x k x n`` directions, by default the tasks."""
-        return self.regression.mean_and_variance(self.points, directions)
-
-    def mean_and_covariance(self) -> tuple[Tensor, Tensor]:
-        """``(b) x N x n`` and ``(b) x N x n x n``."""
-        return self.regression.mean_and_covariance(self.points)
+    def imagine(self, X: Tensor) -> Tracked:
+        """Return what is known once the mean is observed at ``(b) x q x d`` points."""
+        return self.advance(self.regression.imagine(X))
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,19 @@ r"""A dictionary of m points in place of the t observed ones (Algorithm 2)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mtbo_torch.regression.base import Folded, Followed, MatrixKernel, Regression, shared_product
-from mtbo_torch.regression.features import RowKernel, rows_of
-from mtbo_torch.regression.growing import GrowingRows, safe_cholesky, solve_lower
+from mtbo_torch.linalg import cholesky_logdet, eye_like, safe_cholesky, solve_lower
+from mtbo_torch.regression.base import Growth, Regression, Tracked, shared_product
+from mtbo_torch.regression.factor import GrowingRows
+from mtbo_torch.regression.structure import MatrixKernel
 from mtbo_torch.regression.subspace import Distinct, Subspace, outer_by_point, rows_at
+from mtbo_torch.regression.whitened import RowKernel
 
 # Data that are there at once begin with a dictionary of this many points.
 FIRST_DICTIONARY = 64
@@ -58,6 +60,7 @@ class NystromRegression(Regression):
         information: ``(b)``, see :attr:`info_gain`.
         drift: ``(b)``, the sum of :math:`\|\tilde\Gamma(x_s, x_s)\| / \eta` over what was observed since the
             dictionary was drawn.
+        deviations: ``(b) x t x n``, of the noise, where observations have their own; rows are then whitened by them.
     """
 
     subspace: Subspace
@@ -71,23 +74,27 @@ class NystromRegression(Regression):
     coefficients: Tensor
     information: Tensor
     drift: Tensor
+    deviations: Tensor | None = None
+    growth: Growth | None = field(default=None, repr=False)
 
     @classmethod
     def fit(
-        cls, gamma: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor, dictionary: Tensor, oversampling: float
+        cls, kernel: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor, dictionary: Tensor, oversampling: float
     ) -> NystromRegression:
         """Fit with given indices, ``m`` for all data sets or ``(b) x m``."""
         indices = dictionary.to(X.device).expand(*X.shape[:-2], dictionary.shape[-1])
         is_new = indices.sort(dim=-1).values.diff(dim=-1) != 0
         sizes = is_new.sum(dim=-1) + min(1, indices.shape[-1])
-        rows = rows_of(gamma, noise, Y.shape[-1])
-        distinct = Distinct.of(X, Y)
+        deviations = None if noise.shape[-2] == 1 else noise.sqrt().expand(Y.shape)
+        distinct = Distinct.of(X, Y, deviations)
+        rows = kernel.rows(noise, Y.shape[-1])
         fitted = _fit(rows, oversampling, GrowingRows.of(X), GrowingRows.of(Y), indices, sizes, distinct)
+        fitted = replace(fitted, deviations=deviations)
         return replace(fitted, information=fitted._information_bound())
 
     @classmethod
     def sample(
-        cls, gamma: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor, oversampling: float, generator: Generators
+        cls, kernel: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor, oversampling: float, generator: Generators
     ) -> NystromRegression:
         """Fit with a dictionary drawn for data that are there at once.
 
@@ -95,11 +102,18 @@ class NystromRegression(Regression):
         they are the larger for it, so nothing is missed. A last draw uses all the data.
         """
         size = min(X.shape[-2], FIRST_DICTIONARY)
-        fitted = cls.fit(gamma, noise, X[..., :size, :], Y[..., :size, :], torch.arange(size), oversampling)
+        is_shared = noise.shape[-2] == 1
+        deviations = None if is_shared else noise.sqrt().expand(Y.shape)
+        first = noise if is_shared else noise[..., :size, :]
+        fitted = cls.fit(kernel, first, X[..., :size, :], Y[..., :size, :], torch.arange(size), oversampling)
         while size < X.shape[-2]:
             size = min(X.shape[-2], 2 * size)
-            observed_X, observed_Y = GrowingRows.of(X[..., :size, :]), GrowingRows.of(Y[..., :size, :])
-            fitted = replace(fitted, observed_X=observed_X, observed_Y=observed_Y).resample(generator)
+            fitted = replace(
+                fitted,
+                observed_X=GrowingRows.of(X[..., :size, :]),
+                observed_Y=GrowingRows.of(Y[..., :size, :]),
+                deviations=None if deviations is None else deviations[..., :size, :],
+            ).resample(generator)
         if size:
             fitted = fitted.resample(generator)
         return replace(fitted, information=fitted._information_bound())
@@ -114,7 +128,7 @@ class NystromRegression(Regression):
 
     @property
     def noise(self) -> Tensor:
-        return self.rows.noise
+        return self.rows.noise if self.deviations is None else self.deviations.square()
 
     @property
     def rows(self) -> RowKernel:
@@ -140,7 +154,7 @@ class NystromRegression(Regression):
     @property
     def inclusion_probs(self) -> Tensor:
         """``(b) x t``, with which :meth:`resample` draws: from the variances of the round before (Algorithm 2)."""
-        return self._probs(Distinct.of(self.train_X, self.train_Y))
+        return self._probs(self._distinct())
 
     def resample(self, generator: Generators, where: Tensor | None = None) -> NystromRegression:
         """Draw a new dictionary (Algorithm 2); the newest observation is always in it.
@@ -151,13 +165,13 @@ class NystromRegression(Regression):
         """
         if self.num_observations == 0:
             raise ValueError("A dictionary can only be drawn from observations, got none. Condition on some first.")
-        distinct = Distinct.of(self.train_X, self.train_Y)
-        drawn = _bernoulli(self._probs(distinct), generator, where)
+        distinct = self._distinct()
+        drawn = _draw(self._probs(distinct), generator, where)
         drawn[..., -1] = True
         if where is not None:
             current = torch.zeros_like(drawn).scatter(-1, self.dictionary, True)
             drawn = torch.where(where.unsqueeze(-1), drawn, current)
-        resampled = self._with_dictionary(*_places(drawn), distinct)
+        resampled = self._with_dictionary(*_find_places(drawn), distinct)
         return resampled if where is None else replace(resampled, drift=self.drift.where(~where, resampled.drift))
 
     def extend_dictionary(self, count: int) -> NystromRegression:
@@ -165,31 +179,30 @@ class NystromRegression(Regression):
         t = self.num_observations
         newest = torch.arange(t - count, t, device=self.dictionary.device).expand(*self.batch_shape, count)
         indices = torch.cat([self.dictionary, newest], dim=-1)
-        return self._with_dictionary(indices, self.dictionary_size + count, Distinct.of(self.train_X, self.train_Y))
+        return self._with_dictionary(indices, self.dictionary_size + count, self._distinct())
 
-    def append(self, X: Tensor, Y: Tensor) -> NystromRegression:
-        return self._append(X, Y)[0]
-
-    def _append(self, X: Tensor, Y: Tensor) -> tuple[NystromRegression, Tensor, Tensor]:
-        r"""Append; also return the directions and residuals, which followers need.
+    def append(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> NystromRegression:
+        r"""Condition on ``(b) x q x d`` points and ``(b) x q x n`` values, on the same dictionary.
 
         With :math:`I + \phi H \phi^T = L_c L_c^T`, H loses :math:`D^T D` for the directions
         :math:`D = L_c^{-1} \phi H`, and the coefficients w gain :math:`D^T e` for the residuals
         :math:`e = L_c^{-1} (y - \phi w)`.
         """
-        rows, features = self.rows, self.subspace.features(X)
+        rows, deviations = self.rows, self._deviations_of_new(noise, Y)
+        features = self.subspace.features(X)
+        residual = _whiten_both(rows(X, X) - features @ features.mT, deviations)
+        features = _whiten_rows(features, deviations)
         product = features @ self.inverse
         seen = product @ features.mT
-        eye = torch.eye(seen.shape[-1], dtype=X.dtype, device=X.device).expand_as(seen)
-        one = seen.new_ones(seen.shape[:-2])
+        eye, one = eye_like(seen), seen.new_ones(seen.shape[:-2])
         chol = safe_cholesky(eye + seen, one, eye, "Use float64.")
         directions = solve_lower(chol, product)
-        error = rows.targets(Y) - features @ self.coefficients
+        error = _whiten_rows(rows.targets(Y), deviations) - features @ self.coefficients
         residuals = solve_lower(chol, error)
-        joint = seen + rows.eigvals[..., None, None] * (rows(X, X) - features @ features.mT)
-        gain = safe_cholesky(eye + joint, one, eye + joint, "Use float64.").diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+        joint = seen + rows.eigvals[..., None, None] * residual
+        gain = cholesky_logdet(safe_cholesky(eye + joint, one, eye + joint, "Use float64.")) / 2
         variances = _diagonal_blocks(joint[..., : rows.leading_groups, :, :], rows.rows_per_point)
-        appended = replace(
+        return replace(
             self,
             observed_X=self.observed_X.extend(X),
             observed_Y=self.observed_Y.extend(Y),
@@ -198,8 +211,14 @@ class NystromRegression(Regression):
             coefficients=self.coefficients + directions.mT @ residuals,
             information=self.information + rows.logdet(gain).clamp_min(0),
             drift=self.drift + rows.whitened_norm(variances).clamp_min(0).sum(dim=-1),
+            deviations=_join(self.deviations, deviations),
+            growth=Growth(directions, residuals),
         )
-        return appended, directions, residuals
+
+    def imagine(self, X: Tensor) -> NystromRegression:
+        """Observe the mean at ``(b) x q x d`` points, which enter the dictionary."""
+        # Outside its span a point would keep its variance.
+        return self.append(X, self.at(X).mean).extend_dictionary(X.shape[-2])
 
     def expand(self, batch_shape: torch.Size) -> NystromRegression:
         def grow(tensor: Tensor, own: int) -> Tensor:
@@ -218,133 +237,143 @@ class NystromRegression(Regression):
             grow(self.coefficients, 3),
             grow(self.information, 0),
             grow(self.drift, 0),
+            None if self.deviations is None else grow(self.deviations, 2),
         )
 
     def with_oversampling(self, oversampling: float) -> NystromRegression:
-        """The same regression, for drawing its next dictionary with another q."""
+        """Return the same regression, which draws its next dictionary with another q."""
         return replace(self, oversampling=oversampling)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything but the observations and the kernel, by name; :meth:`restored` takes it back."""
+        """Return everything but the observations and the kernel, by name; :meth:`restore` takes it back."""
         return {name: getattr(self, name).clone() for name in STORED} | {"root": self.subspace.root.clone()}
 
-    def restored(self, X: Tensor, Y: Tensor, tensors: dict[str, Tensor]) -> NystromRegression:
-        """The regression with this kernel that :meth:`tensors` was made from, to the last bit."""
+    def restore(self, X: Tensor, Y: Tensor, tensors: dict[str, Tensor]) -> NystromRegression:
+        """Return the regression with this kernel that :meth:`tensors` was made from, to the last bit."""
         atoms = rows_at(X, tensors["dictionary"])
         subspace = Subspace(self.rows, atoms, tensors["root"])
         stored: dict[str, Any] = {name: tensors[name] for name in STORED}
         return replace(self, subspace=subspace, observed_X=GrowingRows.of(X), observed_Y=GrowingRows.of(Y), **stored)
 
-    def mean(self, X: Tensor) -> Tensor:
-        folded = Folded.of(X, self.batch_shape)
-        return folded.unfold(self.rows.mean(self.subspace.features(folded.points), self.coefficients))
+    def track(self, points: Tensor) -> TrackedNystrom:
+        features = self.subspace.features(points)
+        blocks = self.subspace.covariance(points, features, self.inverse)
+        return TrackedNystrom(self, points, features, blocks, self._mean(features))
 
-    def covariance(self, X: Tensor) -> Tensor:
-        return self.mean_and_covariance(X)[1]
+    def _evidence(self, points: Tensor) -> Tensor:
+        """Return the features, ``(b) x G x Pp x mp``."""
+        return self.subspace.features(points)
 
-    def mean_and_covariance(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        folded, mean, blocks = self._mean_and_blocks(X)
-        return mean, folded.unfold(self.rows.covariance_blocks(blocks))
+    def _mean(self, evidence: Tensor) -> Tensor:
+        return self.rows.mean(evidence, self.coefficients)
 
-    def mean_and_variance(self, X: Tensor, directions: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        folded, mean, blocks = self._mean_and_blocks(X)
-        return mean, folded.unfold(self.rows.variances(blocks, directions))
+    def _covariance(self, points: Tensor, evidence: Tensor) -> Tensor:
+        return self.rows.covariance_blocks(self.subspace.covariance(points, evidence, self.inverse))
 
-    def mean_and_norm(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        folded = Folded.of(X, self.batch_shape)
-        features = self.subspace.features(folded.points)
+    def _variance(self, points: Tensor, evidence: Tensor, directions: Tensor | None) -> Tensor:
+        return self.rows.variances(self.subspace.covariance(points, evidence, self.inverse), directions)
+
+    def _norm(self, points: Tensor, evidence: Tensor) -> Tensor:
         inverse = self.inverse[..., : self.rows.groups_in_norm, :, :]
-        norm = self.rows.norm(self.subspace.covariance(folded.points, features, inverse))
-        return folded.unfold(self.rows.mean(features, self.coefficients)), folded.unfold(norm)
+        return self.rows.norm(self.subspace.covariance(points, evidence, inverse))
 
-    def joint_covariance(self, X: Tensor) -> Tensor:
-        folded = Folded.of(X, self.batch_shape)
-        features = self.subspace.features(folded.points).unflatten(-2, (-1, self.rows.rows_per_point))
-        features = folded.unfold(features.movedim(-4, -3)).movedim(-3, -4).flatten(-3, -2)  # ... x (b) x G x qp x mp
+    def _joint_covariance(self, X: Tensor, evidence: Tensor, unfold: Callable[[Tensor], Tensor]) -> Tensor:
+        features = evidence.unflatten(-2, (-1, self.rows.rows_per_point))
+        features = unfold(features.movedim(-4, -3)).movedim(-3, -4).flatten(-3, -2)  # ... x (b) x G x qp x mp
         residual = self.rows(X, X) - features @ features.mT
         seen = features @ self.inverse @ features.mT
         return self.rows.covariance(self.rows.eigvals[..., None, None] * residual + seen)
 
-    def follow(self, points: Tensor) -> FollowedNystrom:
-        features = self.subspace.features(points)
-        blocks = self.subspace.covariance(points, features, self.inverse)
-        return FollowedNystrom(self, points, features, blocks, self.rows.mean(features, self.coefficients))
+    def _distinct(self) -> Distinct:
+        return Distinct.of(self.train_X, self.train_Y, self.deviations)
 
-    def _mean_and_blocks(self, X: Tensor) -> tuple[Folded, Tensor, Tensor]:
-        folded = Folded.of(X, self.batch_shape)
-        features = self.subspace.features(folded.points)
-        blocks = self.subspace.covariance(folded.points, features, self.inverse)
-        return folded, folded.unfold(self.rows.mean(features, self.coefficients)), blocks
+    def _deviations_of_new(self, noise: Tensor | None, Y: Tensor) -> Tensor | None:
+        if self.deviations is None:
+            assert noise is None
+            return None
+        # Without noise of their own, new observations are expected to have the average of their task.
+        noise = self.deviations.square().mean(dim=-2, keepdim=True) if noise is None else noise
+        return noise.sqrt().expand(Y.shape)
 
     def _probs(self, distinct: Distinct) -> Tensor:
         inverse = self.previous_inverse[..., : self.rows.leading_groups, :, :]
-        norms = [
-            self.rows.whitened_norm(self.subspace.covariance(points, features, inverse))
-            for _, points, features in self.subspace.in_blocks(distinct.points)
-        ]
+        norms = []
+        for place, points, features in self.subspace.in_blocks(distinct.points):
+            blocks = self.subspace.covariance(points, features, inverse)
+            if distinct.deviations is not None:
+                sd = distinct.deviations[..., None, place, :]
+                blocks = blocks / (sd.unsqueeze(-1) * sd.unsqueeze(-2))
+            norms.append(self.rows.whitened_norm(blocks))
         return (self.oversampling * torch.cat(norms, dim=-1)).clamp(0, 1).gather(-1, distinct.index)
 
     def _with_dictionary(self, indices: Tensor, sizes: Tensor, distinct: Distinct) -> NystromRegression:
         fitted = _fit(self.rows, self.oversampling, self.observed_X, self.observed_Y, indices, sizes, distinct)
-        return replace(fitted, information=self.information)
+        return replace(fitted, information=self.information, deviations=self.deviations)
 
     def _information_bound(self) -> Tensor:
         unseen = self.information.new_zeros(())
-        for _, X, features in self.subspace.in_blocks(self.train_X):
-            unseen = unseen + self.subspace.residual(X, features).diagonal(dim1=-2, dim2=-1).sum(dim=(-2, -1))
+        for place, X, features in self.subspace.in_blocks(self.train_X):
+            residual = self.subspace.residual(X, features).diagonal(dim1=-2, dim2=-1)
+            if self.deviations is not None:
+                residual = residual / self.deviations[..., None, place, :].square()
+            unseen = unseen + residual.sum(dim=(-2, -1))
         # log det(I + xi v) = size * log(xi) - log det((v + I / xi)^-1)
         eigvals = self.rows.eigvals
         seen = self.inverse.shape[-1] * eigvals.log() - torch.linalg.slogdet(self.inverse).logabsdet
         return self.rows.logdet(seen + eigvals * unseen).clamp_min(0) / 2
 
 
-class FollowedNystrom(Followed):
+class TrackedNystrom(Tracked):
     r"""Mean and covariances at N fixed points, brought up to date in :math:`O(r N m)` by each observation.
 
     Args:
-        regression: The regression that is followed.
-        points: ``N x d``.
+        regression: The regression.
+        X: ``N x d``.
         features: ``(b) x G x Np x mp``.
         blocks: ``(b) x r x N x p x p``, the whitened covariances.
         mean: ``(b) x N x n``.
     """
 
     regression: NystromRegression
+    mean: Tensor
 
     def __init__(
-        self, regression: NystromRegression, points: Tensor, features: Tensor, blocks: Tensor, mean: Tensor
+        self, regression: NystromRegression, X: Tensor, features: Tensor, blocks: Tensor, mean: Tensor
     ) -> None:
-        super().__init__(regression, points)
-        self.features = features
-        self.blocks = blocks
+        super().__init__(regression, X)
+        self.features, self.blocks = features, blocks
         self.mean = mean
 
-    def append(self, X: Tensor, Y: Tensor) -> FollowedNystrom:
-        grown, directions, residuals = self.regression._append(X, Y)
+    def advance(self, grown: Regression) -> Tracked:
+        if not isinstance(grown, NystromRegression) or grown.growth is None:
+            return grown.track(self.X)
+        directions, residuals = grown.growth.rows, grown.growth.residuals
         change = shared_product(directions, self.features.mT).mT  # (b) x r x Np x q
         own = change.unflatten(-2, (-1, grown.rows.rows_per_point))
         mean = self.mean + grown.rows.mean_of_groups(change, residuals)
-        return FollowedNystrom(grown, self.points, self.features, self.blocks - outer_by_point(own, own), mean)
+        return TrackedNystrom(grown, self.X, self.features, self.blocks - outer_by_point(own, own), mean)
+
+    @property
+    def covariance(self) -> Tensor:
+        return self.regression.rows.covariance_blocks(self.blocks)
+
+    @property
+    def norm(self) -> Tensor:
+        rows = self.regression.rows
+        return rows.norm(self.blocks[..., : rows.groups_in_norm, :, :, :]).clamp_min(0)
+
+    def variance(self, directions: Tensor | None = None) -> Tensor:
+        return self.regression.rows.variances(self.blocks, directions).clamp_min(0)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything but the regression, the points and their features; :meth:`restored` takes it back."""
+        """Return everything but the regression, the points and their features; :meth:`restore` takes it back."""
         return {"blocks": self.blocks.clone(), "mean": self.mean.clone()}
 
-    def restored(self, tensors: dict[str, Tensor]) -> FollowedNystrom:
-        """What :meth:`tensors` was made from, to the last bit."""
+    def restore(self, tensors: dict[str, Tensor]) -> TrackedNystrom:
+        """Return what :meth:`tensors` was made from, to the last bit."""
         if tensors["blocks"].shape != self.blocks.shape or tensors["mean"].shape != self.mean.shape:
             raise ValueError(f"blocks should have shape {tuple(self.blocks.shape)}. Save the state again.")
-        return FollowedNystrom(self.regression, self.points, self.features, tensors["blocks"], tensors["mean"])
-
-    def mean_and_norm(self) -> tuple[Tensor, Tensor]:
-        rows = self.regression.rows
-        return self.mean, rows.norm(self.blocks[..., : rows.groups_in_norm, :, :, :]).clamp_min(0)
-
-    def mean_and_variance(self, directions: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return self.mean, self.regression.rows.variances(self.blocks, directions).clamp_min(0)
-
-    def mean_and_covariance(self) -> tuple[Tensor, Tensor]:
-        return self.mean, self.regression.rows.covariance_blocks(self.blocks)
+        return TrackedNystrom(self.regression, self.X, self.features, tensors["blocks"], tensors["mean"])
 
 
 def _fit(
@@ -360,12 +389,14 @@ def _fit(
     subspace = Subspace.spanned_by(rows, rows_at(X, indices))
     moment, response = X.new_zeros(()), X.new_zeros(())
     for place, _, features in subspace.in_blocks(distinct.points):
+        deviations = None if distinct.deviations is None else distinct.deviations[..., place, :]
+        features = _whiten_rows(features, deviations)
+        targets = _whiten_rows(rows.targets(distinct.sums[..., place, :]), deviations)
         counts = distinct.counts[..., place].repeat_interleave(rows.rows_per_point, dim=-1)
         moment = moment + features.mT @ (features * counts[..., None, :, None])
-        response = response + shared_product(rows.targets(distinct.sums[..., place, :]).mT, features).mT
+        response = response + shared_product(targets.mT, features).mT
     shift = rows.eigvals.reciprocal()
-    eye = torch.eye(subspace.root.shape[-1], dtype=X.dtype, device=X.device)
-    precision = moment + shift[..., None, None] * eye
+    precision = moment + shift[..., None, None] * torch.eye(subspace.root.shape[-1], dtype=X.dtype, device=X.device)
     chol = safe_cholesky(precision, shift.expand(precision.shape[:-2]), precision, "Use a larger eta or float64.")
     inverse = torch.cholesky_inverse(chol)
     zero = X.new_zeros(X.shape[:-2])
@@ -384,20 +415,34 @@ def _fit(
     )
 
 
+def _join(old: Tensor | None, new: Tensor | None) -> Tensor | None:
+    return None if old is None or new is None else torch.cat([old, new], dim=-2)
+
+
+def _whiten_rows(rows: Tensor, deviations: Tensor | None) -> Tensor:
+    """Divide ``(b) x G x Nn x k`` rows by the ``(b) x N x n`` deviations of their own noise, if they have such."""
+    return rows if deviations is None else rows / deviations.flatten(-2)[..., None, :, None]
+
+
+def _whiten_both(matrix: Tensor, deviations: Tensor | None) -> Tensor:
+    """Divide rows and columns of ``(b) x G x Nn x Nn`` in the same way."""
+    return _whiten_rows(_whiten_rows(matrix, deviations).mT, deviations).mT
+
+
 def _diagonal_blocks(matrix: Tensor, size: int) -> Tensor:
-    """``... x Np x Np`` as its ``... x N x p x p`` blocks on the diagonal."""
+    """Return the ``... x N x p x p`` blocks on the diagonal of ``... x Np x Np``."""
     blocks = matrix.unflatten(-1, (-1, size)).unflatten(-3, (-1, size))  # ... x N x p x N x p
     return blocks.diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
 
 
 def _minus_outer(matrix: Tensor, rows: Tensor) -> Tensor:
-    """``matrix - rows^T rows`` in one pass."""
+    """Return ``matrix - rows^T rows`` in one pass."""
     flat = rows.flatten(end_dim=-3)
     return torch.baddbmm(matrix.flatten(end_dim=-3), flat.mT, flat, alpha=-1).view_as(matrix)
 
 
-def _bernoulli(probs: Tensor, generator: Generators, where: Tensor | None) -> Tensor:
-    """Independent draws; each data set from a generator of its own if there are several."""
+def _draw(probs: Tensor, generator: Generators, where: Tensor | None) -> Tensor:
+    """Draw independently; each data set from a generator of its own if there are several."""
     if isinstance(generator, torch.Generator):
         return torch.rand(probs.shape, generator=generator, dtype=probs.dtype).to(probs.device) < probs
     uniform = torch.ones(probs.shape, dtype=probs.dtype)
@@ -408,8 +453,8 @@ def _bernoulli(probs: Tensor, generator: Generators, where: Tensor | None) -> Te
     return uniform.to(probs.device) < probs
 
 
-def _places(drawn: Tensor) -> tuple[Tensor, Tensor]:
-    """Where ``(b) x t`` is True, each row padded with its last place to the longest, and how many they are."""
+def _find_places(drawn: Tensor) -> tuple[Tensor, Tensor]:
+    """Return where ``(b) x t`` is True, each row padded with its last place to the longest, and how many these are."""
     sizes = drawn.sum(dim=-1)
     longest = int(sizes.max())
     order = torch.argsort((~drawn).to(torch.uint8), dim=-1, stable=True)[..., :longest]

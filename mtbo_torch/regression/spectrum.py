@@ -14,7 +14,7 @@ NEGLIGIBLE = 1e-6
 
 @dataclass(frozen=True)
 class Spectrum:
-    r"""A joint diagonalisation :math:`B_j = \sum_g \xi_{jg} U_g U_g^T` of whitened, commuting task matrices.
+    r"""A joint diagonalization :math:`B_j = \sum_g \xi_{jg} U_g U_g^T` of whitened, commuting task matrices.
 
     Directions with the same eigenvalues in every matrix form one group, and those with zero eigenvalues are left out:
     what is fitted costs one scalar problem for each group.
@@ -31,7 +31,7 @@ class Spectrum:
 
     @classmethod
     def of(cls, task_covars: Tensor) -> Spectrum | None:
-        """Diagonalise ``(b) x J x n x n`` matrices together; None if they do not commute."""
+        """Diagonalize ``(b) x J x n x n`` matrices together; None if they do not commute."""
         n, dtype = task_covars.shape[-1], task_covars.dtype
         eps = torch.finfo(dtype).eps
         task_covars = task_covars.double()  # a few small matrices, on whose accuracy everything rests
@@ -64,36 +64,37 @@ class Spectrum:
         return cls(torch.stack(eigvals, dim=-1).to(dtype), torch.stack(bases, dim=-3).to(dtype), multiplicities)
 
     def rotate(self, whitened: Tensor) -> Tensor:
-        """``(b) x t x n`` targets in the coordinates of each group, ``(b) x r x t x m``."""
+        """Return ``(b) x t x n`` targets in the coordinates of each group, ``(b) x r x t x m``."""
         return whitened.unsqueeze(-3) @ self.bases
 
     def spread(self, per_group: Tensor, noise: Tensor) -> Tensor:
-        """``... x (b) x r x p x q`` whitened covariances of the groups as ``... x (b) x pn x qn`` ones of the tasks."""
+        """Turn whitened covariances ``... x (b) x r x p x q`` of groups into ``... x (b) x pn x qn`` of the tasks."""
         projectors = self.bases @ self.bases.mT
         whitened = torch.einsum("...gpq,...gij->...piqj", per_group, projectors)
-        sd = noise.sqrt().expand(*noise.shape[:-1], projectors.shape[-1])
+        sd = noise.squeeze(-2).sqrt()
+        sd = sd.expand(*sd.shape[:-1], projectors.shape[-1])
         scaled = sd[..., None, :, None, None] * whitened * sd[..., None, None, None, :]
         return scaled.flatten(-4, -3).flatten(-2)
 
     def spread_diagonal(self, variances: Tensor, noise: Tensor) -> Tensor:
-        """``(b) x r x P`` whitened variances of the groups as ``(b) x P x n x n`` covariances of the tasks."""
+        """Turn ``(b) x r x P`` whitened variances of the groups into ``(b) x P x n x n`` covariances of the tasks."""
         whitened = torch.einsum("...gp,...gij->...pij", variances, self.bases @ self.bases.mT)
-        sd = noise.sqrt().unsqueeze(-2)
+        sd = noise.sqrt()
         return sd.unsqueeze(-1) * whitened * sd.unsqueeze(-2)
 
     def spread_variances(self, variances: Tensor, noise: Tensor, directions: Tensor | None) -> Tensor:
-        """``(b) x r x P`` whitened variances of the groups as ``(b) x P x k`` ones along ``(b) x k x n`` directions.
+        """Turn ``(b) x r x P`` whitened variances of the groups into ``(b) x P x k`` along ``(b) x k x n`` directions.
 
-        With None as ``(b) x P x n`` variances of the tasks.
+        With None they are the ``(b) x P x n`` variances of the tasks. Noise is ``(b) x 1 x 1`` or ``(b) x 1 x n``.
         """
         if directions is None:
-            return (variances.mT @ self.bases.square().sum(dim=-1)) * noise.unsqueeze(-2)
-        whitened = directions.to(noise) * noise.sqrt().unsqueeze(-2)
+            return (variances.mT @ self.bases.square().sum(dim=-1)) * noise
+        whitened = directions.to(noise) * noise.sqrt()
         shares = (whitened.unsqueeze(-3) @ self.bases).square().sum(dim=-1)  # (b) x r x k
         return variances.mT @ shares
 
     def total(self, per_group: Tensor) -> Tensor:
-        """The sum over all directions of what each group's share, ``(b) x r`` as ``(b)``."""
+        """Sum a number of each group over all its directions, ``(b) x r`` to ``(b)``."""
         return (per_group * self._counts).sum(dim=-1)
 
     @cached_property
@@ -102,7 +103,7 @@ class Spectrum:
 
 
 def whiten(task_covars: Sequence[Tensor], noise: Tensor) -> Tensor:
-    """The matrices ``Sigma^(-1/2) B_j Sigma^(-1/2)`` of several terms, ``(b) x J x n x n``."""
-    sd = noise.sqrt()
+    """Return the matrices ``Sigma^(-1/2) B_j Sigma^(-1/2)`` of several terms, ``(b) x J x n x n``."""
+    sd = noise.squeeze(-2).sqrt()
     whitened = [B / (sd.unsqueeze(-1) * sd.unsqueeze(-2)) for B in task_covars]
     return torch.stack(torch.broadcast_tensors(*whitened), dim=-3)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mtbo_torch.regression.features import RowKernel
+from mtbo_torch.regression.whitened import RowKernel
 
 # Features of the past are made in pieces of this many numbers, so that no t x m matrix is ever held.
 BLOCK_NUMBERS = 2**21
@@ -24,21 +24,26 @@ class Distinct:
         counts: ``(b) x u``, how often each was observed.
         sums: ``(b) x u x n``, the sums of the values observed there.
         index: ``(b) x t``, the place of each observation's point.
+        deviations: ``(b) x u x n``, of the noise there, where observations have their own; equal points with other
+            noise are then points of their own.
     """
 
     points: Tensor
     counts: Tensor
     sums: Tensor
     index: Tensor
+    deviations: Tensor | None
 
     @classmethod
-    def of(cls, X: Tensor, Y: Tensor) -> Distinct:
-        """Group ``(b) x t x d`` points and ``(b) x t x n`` values."""
+    def of(cls, X: Tensor, Y: Tensor, deviations: Tensor | None = None) -> Distinct:
+        """Group ``(b) x t x d`` points and ``(b) x t x n`` values, and the deviations of their noise."""
         batch_shape = X.shape[:-2]
         if X.shape[-2] == 0:
-            return cls(X, X[..., 0], Y, torch.zeros(X.shape[:-1], dtype=torch.long, device=X.device))
+            nowhere = torch.zeros(X.shape[:-1], dtype=torch.long, device=X.device)
+            return cls(X, X[..., 0], Y, nowhere, deviations)
+        told_apart = X.detach() if deviations is None else torch.cat([X.detach(), deviations], dim=-1)
         # There is no batched unique, and draws are rare.
-        index = torch.stack([_same_rows(x) for x in X.detach().reshape(-1, *X.shape[-2:])])
+        index = torch.stack([_number_rows(x) for x in told_apart.reshape(-1, *told_apart.shape[-2:])])
         index = index.reshape(*batch_shape, -1)
         most = int(index.max()) + 1
         counts = X.new_zeros(*batch_shape, most).scatter_add(-1, index, X.new_ones(()).expand_as(index))
@@ -46,7 +51,7 @@ class Distinct:
         everything = torch.arange(X.shape[-2], device=X.device).expand_as(index)
         places = index.new_zeros(*batch_shape, most).scatter(-1, index, everything)
         sums = Y.new_zeros(*batch_shape, most, Y.shape[-1]).scatter_add(-2, index.unsqueeze(-1).expand_as(Y), Y)
-        return cls(rows_at(X, places), counts, sums, index)
+        return cls(rows_at(X, places), counts, sums, index, None if deviations is None else rows_at(deviations, places))
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +74,7 @@ class Subspace:
 
     @classmethod
     def spanned_by(cls, rows: RowKernel, atoms: Tensor) -> Subspace:
-        """The span of ``(b) x m x d`` atoms."""
+        """Return the span of ``(b) x m x d`` atoms."""
         # Only the first of equal atoms counts, so that a span does not depend on what a dictionary is padded with.
         is_new = ~_has_equal_before(atoms.detach()).repeat_interleave(rows.rows_per_point, dim=-1).unsqueeze(-2)
         gram = rows(atoms, atoms) * (is_new.unsqueeze(-1) & is_new.unsqueeze(-2))
@@ -83,11 +88,11 @@ class Subspace:
         return cls(rows, atoms, (scale.unsqueeze(-1) * vectors.mT).to(gram.dtype))
 
     def features(self, X: Tensor) -> Tensor:
-        """``(b) x G x Np x mp``."""
+        """Return ``(b) x G x Np x mp``."""
         return self.rows(X, self.atoms) @ self.root.mT
 
     def in_blocks(self, X: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Pieces of ``(b) x t x d`` points, at least one: where they are, the points themselves and their features."""
+        """Yield pieces of ``(b) x t x d`` points, at least one: where they are, the points, and their features."""
         numbers = max(1, self.root.shape[:-1].numel() * self.rows.rows_per_point)
         size = max(1, BLOCK_NUMBERS // numbers)
         for start in range(0, max(1, X.shape[-2]), size):
@@ -95,13 +100,13 @@ class Subspace:
             yield slice(start, start + size), piece, self.features(piece)
 
     def residual(self, X: Tensor, features: Tensor) -> Tensor:
-        r"""``(b) x G x N x p x p``, :math:`k(x, x) - \phi^T \phi`: what the subspace does not see of each point."""
+        r"""Return what the subspace misses of each point, :math:`k(x, x) - \phi^T \phi`, ``(b) x G x N x p x p``."""
         own = self._by_point(features)
         residual = self.rows.blocks(X) - outer_by_point(own, own)
         return residual.clamp_min(0) if self.rows.rows_per_point == 1 else residual
 
     def covariance(self, X: Tensor, features: Tensor, inverse: Tensor) -> Tensor:
-        r"""``(b) x r x N x p x p``, :math:`\xi (k(x, x) - \phi^T \phi) + \phi^T H \phi`, for the groups of H."""
+        r"""Return :math:`\xi (k(x, x) - \phi^T \phi) + \phi^T H \phi`, ``(b) x r x N x p x p``, for the groups of H."""
         eigvals = self.rows.eigvals[..., : inverse.shape[-3], None, None, None]
         solved = features @ inverse
         seen = outer_by_point(self._by_point(features), self._by_point(solved))
@@ -111,8 +116,8 @@ class Subspace:
         return features.unflatten(-2, (-1, self.rows.rows_per_point))
 
 
-def _same_rows(x: Tensor) -> Tensor:
-    """A number for each of ``t`` rows, the same for equal rows, from zero without gaps.
+def _number_rows(x: Tensor) -> Tensor:
+    """Give each of ``t`` rows a number, the same for equal rows, from zero without gaps.
 
     Column by column, because sorting numbers is an order of magnitude faster than sorting rows.
     """
@@ -124,18 +129,18 @@ def _same_rows(x: Tensor) -> Tensor:
 
 
 def _has_equal_before(atoms: Tensor) -> Tensor:
-    """``(b) x m``, whether an atom equals one before it."""
+    """Return whether each of ``(b) x m`` atoms equals one before it."""
     equal = (atoms.unsqueeze(-2) == atoms.unsqueeze(-3)).all(dim=-1)
     return equal.tril(diagonal=-1).any(dim=-1)
 
 
 def rows_at(X: Tensor, indices: Tensor) -> Tensor:
-    """Rows ``(b) x m`` of ``(b) x t x d``."""
+    """Pick rows ``(b) x m`` out of ``(b) x t x d``."""
     return X.gather(-2, indices.unsqueeze(-1).expand(*indices.shape, X.shape[-1]))
 
 
 def outer_by_point(left: Tensor, right: Tensor) -> Tensor:
-    """``left @ right.mT`` for ``... x p x m``, without a matrix product for every point when p is one."""
+    """Return ``left @ right.mT`` for ``... x p x m``, without a matrix product for every point when p is one."""
     if left.shape[-2] == 1:
         return torch.einsum("...i,...i->...", left, right).unsqueeze(-1)
     return left @ right.mT

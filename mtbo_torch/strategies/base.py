@@ -1,8 +1,7 @@
-"""What all ask-and-tell strategies share: the space, the weights, the book-keeping, saving and continuing."""
+"""What all ask-and-tell strategies share: the space, the goal, the observations, saving and continuing."""
 
 from __future__ import annotations
 
-import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -15,14 +14,11 @@ import torch
 from botorch.utils.multi_objective.pareto import is_non_dominated
 from torch import Tensor
 
-from mtbo_torch.checks import checksum, require_bounds, require_choices, require_count, require_data, require_finite
-from mtbo_torch.scalarizations import (
-    ChebyshevScalarization,
-    HypervolumeScalarization,
-    Scalarization,
-    WeightDistribution,
-    default_weights,
-)
+from mtbo_torch.checks import checksum, require_count, require_data, require_finite
+from mtbo_torch.regression import GrowingRows
+from mtbo_torch.scalarizations import WeightDistribution
+from mtbo_torch.space import Space
+from mtbo_torch.strategies.goal import Goal
 from mtbo_torch.tables import html_table, text_table
 
 WEIGHTS_STREAM = 0x5CA1AB1E
@@ -52,13 +48,9 @@ class Strategy(ABC):
     Strategies with the same seed draw the same weights, whatever else they do: runs can be compared round by round.
 
     Args:
-        num_tasks: The number of tasks n.
-        bounds: ``2 x d``, a box to search; or
-        choices: ``N x d``, the points that may be chosen.
-        scalarization: The class.
-        weights: Where the weights come from.
+        space: Where to search.
+        goal: What to search for.
         seed: A number, or b of them for as many trials side by side.
-        num_objectives: The number k of tasks that are objectives; n by default.
 
     Example:
         >>> import torch
@@ -74,48 +66,44 @@ class Strategy(ABC):
 
     _can_miss_values = False
 
-    def __init__(
-        self,
-        num_tasks: int,
-        bounds: Tensor | None,
-        choices: Tensor | None,
-        scalarization: type[Scalarization],
-        weights: WeightDistribution | None,
-        seed: int | Sequence[int],
-        num_objectives: int | None = None,
-    ) -> None:
-        self.bounds = None if bounds is None else bounds.detach().clone()
-        self.choices = None if choices is None else choices.detach().clone()
-        self.num_tasks = num_tasks
-        self.scalarization = scalarization
-        self.num_objectives = num_tasks if num_objectives is None else num_objectives
-        self.weights = _weight_distribution(weights, scalarization, self.num_objectives)
-        seeds = _seeds(seed)
+    def __init__(self, space: Space, goal: Goal, seed: int | Sequence[int]) -> None:
+        self.space, self.goal = space, goal
+        seeds = _check_seeds(seed)
         self.batch_shape = torch.Size([len(seeds)]) if isinstance(seed, Sequence) else torch.Size()
         self._generators = [torch.Generator().manual_seed(number) for number in seeds]
         self._weight_generators = [torch.Generator().manual_seed(number ^ WEIGHTS_STREAM) for number in seeds]
+        self._observed_X = GrowingRows.of(space.points.new_empty(*self.batch_shape, 0, space.num_inputs))
+        self._observed_Y = GrowingRows.of(space.points.new_empty(*self.batch_shape, 0, goal.num_tasks))
         self._portions: list[int] = []
-        self._asked_weights = self._space.new_empty(*self.batch_shape, 0, self.num_objectives)
+        self._asked_weights = space.points.new_empty(*self.batch_shape, 0, goal.num_objectives)
         self._asked_ids: list[int] = []
         self._pending: dict[int, Tensor] = {}
         self._num_asked = 0
-        span = self._space.amax(dim=0) - self._space.amin(dim=0)
-        self._span = torch.where(span > 0, span, 1)  # of each input, to compare points by
 
     @property
-    @abstractmethod
+    def num_tasks(self) -> int:
+        """The number of tasks n."""
+        return self.goal.num_tasks
+
+    @property
+    def weights(self) -> WeightDistribution:
+        """The distribution that weights are drawn from."""
+        return self.goal.weights
+
+    @property
     def train_X(self) -> Tensor:
         """``(b) x t x d``, the points told so far."""
+        return self._observed_X.rows.clone()
 
     @property
-    @abstractmethod
     def train_Y(self) -> Tensor:
         """``(b) x t x n``, the values told so far."""
+        return self._observed_Y.rows.clone()
 
     @property
     def num_observations(self) -> int:
         """The number of points told so far."""
-        return sum(self._portions)
+        return self._observed_X.length
 
     @property
     def asked_weights(self) -> Tensor:
@@ -133,23 +121,21 @@ class Strategy(ABC):
         return {number: point.clone() for number, point in self._pending.items()}
 
     @abstractmethod
-    def _propose(self, scalarizations: list[Scalarization]) -> Tensor:
-        """``(b) x q x d`` points, one for each scalarisation."""
+    def _propose(self, weights: Tensor) -> Tensor:
+        """Return ``(b) x q x d`` points, one for each of ``(b) x q x k`` weights."""
 
-    @abstractmethod
-    def _observe(self, x: Tensor, y: Tensor) -> None:
-        """Learn from checked values."""
+    def _learn(self, X: Tensor, Y: Tensor, count: int) -> None:  # noqa: B027  (not every strategy does)
+        """Learn from ``(b) x t x d`` points and ``(b) x t x n`` values, the last `count` of them new."""
 
-    @abstractmethod
     def _memory(self) -> dict[str, Any]:
-        """What :meth:`_recall` needs beside the observations and the portions they came in."""
+        """Return what :meth:`_recall` needs besides the observations and the portions they came in."""
+        return {}
 
-    @abstractmethod
-    def _recall(self, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> None:
+    def _recall(self, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> None:  # noqa: B027
         """Take up what was known after the observations had been told in these portions, bit for bit."""
 
     def ask(self, q: int = 1) -> Tensor:
-        """The next ``(b) x q x d`` points to evaluate, which are pending until they are told or forgotten.
+        """Return the next ``(b) x q x d`` points to evaluate, which are pending until they are told or forgotten.
 
         Every point has weights of its own. Strategies with a kernel take points that are pending, and those before it
         in the same call, as if their values had been the mean: the variance shrinks there, so points spread.
@@ -165,11 +151,11 @@ class Strategy(ABC):
             [0, 2]
         """
         require_count("q", q, "Ask for at least one point.")
-        dtype = self._space.dtype
+        like, k = self.space.points, self.goal.num_objectives
         with self._nothing_drawn_if_refused():
-            draws = [self.weights.sample(q, generator=generator, dtype=dtype) for generator in self._weight_generators]
-            weights = torch.stack(draws).reshape(*self.batch_shape, q, self.num_objectives).to(self._space)
-            points = self._propose([self._scalarization_of(w) for w in weights.unbind(dim=-2)])
+            draws = [self.weights.sample(q, generator=source, dtype=like.dtype) for source in self._weight_generators]
+            weights = torch.stack(draws).reshape(*self.batch_shape, q, k).to(like)
+            points = self._propose(weights)
         self._asked_weights = weights
         self._asked_ids = list(range(self._num_asked, self._num_asked + q))
         self._num_asked += q
@@ -195,16 +181,18 @@ class Strategy(ABC):
             )
         ids = None if isinstance(x, Tensor) else self._require_pending("x", x)
         points = x if isinstance(x, Tensor) else torch.stack([self._pending[number] for number in ids or ()], dim=-2)
-        points, y = self._checked(points, y, allow_missing)
-        settled = self._matching(points) if ids is None else ids
+        points, y = self._check(points, y, allow_missing)
+        settled = self._match_pending(points) if ids is None else ids
         if self._pending and not settled:
             warnings.warn(
                 f"The point told is none of the {len(self._pending)} pending ones, which stay pending. If it stands "
                 "for one of them, forget that one.",
                 stacklevel=2,
             )
+        X, Y = self._observed_X.extend(points), self._observed_Y.extend(y)
         with torch.no_grad(), self._nothing_drawn_if_refused():
-            self._observe(points, y)
+            self._learn(X.rows, Y.rows, points.shape[-2])
+        self._observed_X, self._observed_Y = X, Y
         self._portions.append(points.shape[-2])
         for number in settled:
             del self._pending[number]
@@ -219,62 +207,52 @@ class Strategy(ABC):
             del self._pending[number]
 
     def pareto(self) -> tuple[Tensor, Tensor]:
-        """The observations that no other one dominates: points ``p x d`` and values ``p x n``, as they were told.
+        """Return the observations that no other one dominates: points ``p x d`` and values ``p x n``, as told.
 
         With noise, values that look best were lucky; the model's mean at these points is the better estimate. Rows with
-        missing values do not count, nor those outside the constraints, nor tasks that are no objectives.
+        missing values do not count, nor those that violate the constraints, nor tasks that are not objectives.
         """
         if self.batch_shape:
             raise ValueError(
                 f"pareto should be asked of a single trial, got a batch of {self.batch_shape.numel()}. Take "
                 "train_X and train_Y of one of them to botorch's is_non_dominated."
             )
-        best = self._pareto_indices()
+        best = self._find_pareto()
         return self.train_X[best], self.train_Y[best]
 
-    def _pareto_indices(self) -> Tensor:
-        candidates = self._counts(self.train_Y).nonzero().squeeze(-1)
+    def _find_pareto(self) -> Tensor:
+        Y = self._observed_Y.rows
+        candidates = self.goal.allows(Y).nonzero().squeeze(-1)
         if not len(candidates):
             return candidates
-        return candidates[is_non_dominated(self._oriented(self.train_Y[candidates]), deduplicate=False)]
-
-    def _oriented(self, Y: Tensor) -> Tensor:
-        """Values of the tasks as values of the objectives, all to be maximised."""
-        return Y
-
-    def _counts(self, Y: Tensor) -> Tensor:
-        """``(b) x t``, whether values are complete, and allowed."""
-        return ~Y.isnan().any(dim=-1)
+        return candidates[is_non_dominated(self.goal.orient(Y[candidates]), deduplicate=False)]
 
     def __repr__(self) -> str:
-        headline, rows = self._shown()
+        headline, rows = self._summarize()
         return f"{headline}\n{text_table(rows)}" if rows else headline
 
     def _repr_html_(self) -> str:
-        headline, rows = self._shown()
+        headline, rows = self._summarize()
         return f"<p>{headline}</p>{html_table(rows) if rows else ''}"
 
-    def _task_names(self) -> list[str]:
-        return [f"task {i + 1}" for i in range(self.num_tasks)]
-
-    def _shown(self) -> tuple[str, list[list[str]]]:
-        """A sentence, and a table of the best observations."""
-        trials = f"{_counted(self.batch_shape.numel(), 'trial')} with " if self.batch_shape else ""
-        told = f"{trials}{_counted(self.num_observations, 'observation')} of {_counted(self.num_tasks, 'task')}"
-        where = f"on {_counted(len(self.choices), 'choice')}" if self.choices is not None else "in a box"
-        d = self._space.shape[-1]
-        headline = f"{type(self).__name__}: {told}, {_counted(d, 'input')} {where}"
+    def _summarize(self) -> tuple[str, list[list[str]]]:
+        """Return a sentence, and a table of the best observations."""
+        trials = f"{_count(self.batch_shape.numel(), 'trial')} with " if self.batch_shape else ""
+        told = f"{trials}{_count(self.num_observations, 'observation')} of {_count(self.num_tasks, 'task')}"
+        d, X, Y = self.space.num_inputs, self._observed_X.rows, self._observed_Y.rows
+        headline = f"{type(self).__name__}: {told}, {_count(d, 'input')} {self.space.describe()}"
         if self._pending:
             headline += f", {len(self._pending)} pending"
-        if self.batch_shape or not self.num_observations:
-            return headline, []
-        best = self._pareto_indices()
+        if self.goal.constraints is not None and self.num_observations:
+            satisfied = int(self.goal.constraints.hold(Y).sum())
+            headline += f"; {satisfied} of {Y[..., 0].numel()} satisfy the constraints"
+        best = X.new_empty(0) if self.batch_shape else self._find_pareto()
         if not len(best):
             return headline, []
         inputs, tasks = (min(size, MOST_COLUMNS) for size in (d, self.num_tasks))
-        rows = [["Pareto-optimal", *[f"x_{i + 1}" for i in range(inputs)], *self._task_names()[:tasks]]]
+        rows = [["Pareto-optimal", *[f"x_{i + 1}" for i in range(inputs)], *self.goal.name_tasks()[:tasks]]]
         shown = best[:MOST_ROWS]
-        numbers = torch.cat([self.train_X[shown, :inputs], self.train_Y[shown, :tasks]], dim=-1)
+        numbers = torch.cat([X[shown, :inputs], Y[shown, :tasks]], dim=-1)
         for i, row in zip(shown.tolist(), numbers.tolist(), strict=True):
             rows.append([f"observation {i + 1}", *[f"{number:.4g}" for number in row]])
         if len(best) > MOST_ROWS:
@@ -282,7 +260,7 @@ class Strategy(ABC):
         return headline, rows
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue bit for bit; safe for ``torch.save`` and ``torch.load(weights_only=True)``.
+        """Return everything needed to continue bit for bit, for ``torch.save`` and ``torch.load(weights_only=True)``.
 
         Example:
             >>> import torch
@@ -297,7 +275,7 @@ class Strategy(ABC):
         """
         state = {
             "settings": self._settings(),
-            "space": self._space.clone(),
+            "space": self.space.points.clone(),
             "train_X": self.train_X,
             "train_Y": self.train_Y,
             "portions": list(self._portions),
@@ -324,23 +302,23 @@ class Strategy(ABC):
         self._require_same_settings(state_dict)
         try:
             state_dict = deepcopy(state_dict)  # whatever becomes of the caller's
-            X, Y = state_dict["train_X"].to(self._space), state_dict["train_Y"].to(self._space)
+            X, Y = state_dict["train_X"].to(self.space.points), state_dict["train_Y"].to(self.space.points)
             require_data(X, Y, self.num_tasks, allow_missing=self._can_miss_values)
-            d = self._space.shape[-1]
+            d = self.space.num_inputs
             if X.shape[:-2] != self.batch_shape or X.shape[-1] != d:
                 raise ValueError(f"train_X of shape {tuple(X.shape)}")
             generators = [torch.Generator() for _ in self._all_generators()]
             for generator, state in zip(generators, state_dict["generators"], strict=True):
                 generator.set_state(state)
-            portions, asked_weights = list(state_dict["portions"]), state_dict["asked_weights"].to(self._space)
-            pending = {int(number): point.to(self._space) for number, point in state_dict["pending"].items()}
+            portions, asked_weights = list(state_dict["portions"]), state_dict["asked_weights"].to(self.space.points)
+            pending = {int(number): point.to(self.space.points) for number, point in state_dict["pending"].items()}
             asked_ids, num_asked = list(state_dict["asked_ids"]), int(state_dict["num_asked"])
             numbers = [*portions, *asked_ids, *state_dict["pending"], state_dict["num_asked"]]
             if not all(isinstance(number, int) for number in numbers):
                 raise ValueError("numbers of points that are no integers")
             if sum(portions) != X.shape[-2] or not all(size > 0 for size in portions):
                 raise ValueError(f"{X.shape[-2]} observations in portions of {portions}")
-            if asked_weights.shape != (*self.batch_shape, len(asked_ids), self.num_objectives):
+            if asked_weights.shape != (*self.batch_shape, len(asked_ids), self.goal.num_objectives):
                 raise ValueError(f"asked_weights of shape {tuple(asked_weights.shape)}")
             if any(point.shape != (*self.batch_shape, d) for point in pending.values()):
                 raise ValueError(f"pending points that are not of d = {d} inputs")
@@ -355,22 +333,14 @@ class Strategy(ABC):
             raise ValueError(f"{expected}, got one that does not fit together ({reason}). Save it again.") from error
         count = len(self._generators)
         self._generators, self._weight_generators = generators[:count], generators[count:]
+        self._observed_X, self._observed_Y = GrowingRows.of(X), GrowingRows.of(Y)
         self._portions, self._asked_weights = portions, asked_weights
         self._pending, self._asked_ids, self._num_asked = pending, asked_ids, num_asked
 
-    @property
-    def _space(self) -> Tensor:
-        space = self.bounds if self.bounds is not None else self.choices
-        assert space is not None
-        return space
-
-    def _scalarization_of(self, weights: Tensor) -> Scalarization:
-        return self.scalarization(weights)
-
     def _pending_points(self) -> Tensor:
-        """``(b) x p x d``."""
+        """Return ``(b) x p x d``."""
         if not self._pending:
-            return self._space.new_empty(*self.batch_shape, 0, self._space.shape[-1])
+            return self._observed_X.rows[..., :0, :]
         return torch.stack(list(self._pending.values()), dim=-2)
 
     def _require_pending(self, name: str, ids: object) -> list[int]:
@@ -387,17 +357,16 @@ class Strategy(ABC):
             )
         return [int(number) for number in numbers]
 
-    def _matching(self, x: Tensor) -> list[int]:
-        """The numbers of the pending points that ``(b) x q x d`` points are: the nearest, the oldest of equal ones."""
+    def _match_pending(self, x: Tensor) -> list[int]:
+        """Return the numbers of pending points that ``(b) x q x d`` points are: the nearest, of equal ones the oldest."""
         if not self._pending:
             return []
-        slack = math.sqrt(torch.finfo(x.dtype).eps)
-        apart = (x.unsqueeze(-2) - self._pending_points().unsqueeze(-3)).abs() / self._span
+        apart = (x.unsqueeze(-2) - self._pending_points().unsqueeze(-3)).abs() / self.space.span
         farthest = apart.movedim(-3, 0).movedim(-2, 1).flatten(2).amax(dim=-1)  # q x p
         matching: list[int] = []
         for row in farthest.tolist():
             rest = [(distance, n) for distance, n in zip(row, self._pending, strict=True) if n not in matching]
-            matching += [n for distance, n in sorted(rest)[:1] if distance <= slack]
+            matching += [n for distance, n in sorted(rest)[:1] if distance <= self.space.tolerance]
         return matching
 
     @contextmanager
@@ -413,31 +382,13 @@ class Strategy(ABC):
     def _all_generators(self) -> list[torch.Generator]:
         return [*self._generators, *self._weight_generators]
 
-    def _pick(self, best: Tensor) -> Tensor:
-        """``(b)``, one of the true entries of each ``(b) x N`` row, at random."""
-        uniform = torch.cat([torch.rand(1, generator=source, dtype=torch.double) for source in self._generators])
-        uniform = uniform.reshape(self.batch_shape).to(self._space)
-        number = (uniform * best.sum(dim=-1)).floor().unsqueeze(-1)
-        return ((best.cumsum(dim=-1) > number) & best).to(torch.uint8).argmax(dim=-1)
-
-    def _checked(self, x: Tensor, y: Tensor, allow_missing: bool) -> tuple[Tensor, Tensor]:
+    def _check(self, x: Tensor, y: Tensor, allow_missing: bool) -> tuple[Tensor, Tensor]:
         if not self.batch_shape:
             x = x.unsqueeze(0) if isinstance(x, Tensor) and x.dim() == 1 else x
             y = y.unsqueeze(0) if isinstance(y, Tensor) and y.dim() == 1 else y
-        hint = "Pass allow_missing=True if NaN stands for a value that was not seen." if self._can_miss_values else ""
+        hint = "Pass allow_missing=True if NaN stands for a missing value." if self._can_miss_values else ""
         require_data(x, y, self.num_tasks, ("x", "y"), allow_missing, hint)
-        d = self._space.shape[-1]
-        if x.shape[:-2] != self.batch_shape or x.shape[-1] != d or x.shape[-2] == 0:
-            wanted = " x ".join(map(str, (*self.batch_shape, "q", "d")))
-            raise ValueError(
-                f"x should be `{wanted}` with d = {d} and at least one row, got shape {tuple(x.shape)}. "
-                "Pass one row per point."
-            )
-        if x.dtype != self._space.dtype or x.device != self._space.device:
-            raise ValueError(
-                f"x should have the dtype and device of the search space ({self._space.dtype}, {self._space.device}), "
-                f"got {x.dtype} on {x.device}. Use x.to(bounds) or x.to(choices)."
-            )
+        self.space.require_points(x, self.batch_shape)
         unseen = y.isnan().all(dim=-1).reshape(-1, y.shape[-2]).all(dim=0)
         if unseen.any():
             raise ValueError(
@@ -447,14 +398,14 @@ class Strategy(ABC):
         return x.detach(), y.detach()
 
     def _settings(self) -> dict[str, Any]:
+        """Return everything that decides what the strategy does, as plain values."""
         return {
             "strategy": type(self).__name__,
             "num_tasks": self.num_tasks,
             "batch_shape": list(self.batch_shape),
-            "space": "bounds" if self.bounds is not None else "choices",
-            "dtype": str(self._space.dtype),
-            "scalarization": self.scalarization.__name__,
-            "weights": repr(self.weights),
+            "space": self.space.name,
+            "dtype": str(self.space.points.dtype),
+            **self.goal.settings(),
         }
 
     def _require_same_settings(self, state_dict: dict[str, Any]) -> None:
@@ -469,7 +420,7 @@ class Strategy(ABC):
             key=str,
         )
         parts = [f"{key} ({theirs.get(key)} there, {ours.get(key)} here)" for key in different]
-        if not different and not torch.equal(space.to(self._space), self._space):
+        if not different and not torch.equal(space.to(self.space.points), self.space.points):
             parts = [f"{ours['space']} (other points)"]
         if parts:
             raise ValueError(
@@ -478,95 +429,14 @@ class Strategy(ABC):
             )
 
 
-class RememberingStrategy(Strategy):
-    """A strategy that keeps the observations and nothing else of them; see :class:`RandomSearch` for the arguments.
-
-    Observations are ``(b) x t x d`` and ``(b) x t x n``.
-    """
-
-    def __init__(
-        self,
-        num_tasks: int,
-        *,
-        bounds: Tensor | None = None,
-        choices: Tensor | None = None,
-        scalarization: type[Scalarization] = ChebyshevScalarization,
-        weights: WeightDistribution | None = None,
-        seed: int | Sequence[int] = 0,
-    ) -> None:
-        search_space(type(self).__name__, bounds, choices)
-        require_count("num_tasks", num_tasks, "Pass the number of tasks.")
-        super().__init__(num_tasks, bounds, choices, scalarization, weights, seed)
-        if issubclass(scalarization, HypervolumeScalarization):
-            raise ValueError(
-                f"scalarization should need nothing but weights for {type(self).__name__}, got "
-                f"{scalarization.__name__}, which needs a reference point. Leave it out, or use MTKB."
-            )
-        self._X = self._space.new_empty(*self.batch_shape, 0, self._space.shape[-1])
-        self._Y = self._space.new_empty(*self.batch_shape, 0, self.num_tasks)
-
-    @property
-    def train_X(self) -> Tensor:
-        """``(b) x t x d``, the points told so far."""
-        return self._X.clone()
-
-    @property
-    def train_Y(self) -> Tensor:
-        """``(b) x t x n``, the values told so far."""
-        return self._Y.clone()
-
-    def _observe(self, x: Tensor, y: Tensor) -> None:
-        self._X, self._Y = torch.cat([self._X, x], dim=-2), torch.cat([self._Y, y], dim=-2)
-
-    def _recall(self, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> None:
-        self._X, self._Y = X, Y
-
-
-def search_space(name: str, bounds: Tensor | None, choices: Tensor | None) -> Tensor:
-    """The ``2 x d`` bounds or the ``N x d`` choices, whichever is given; refuses both and neither."""
-    if bounds is not None and choices is None:
-        require_bounds(bounds)
-        return bounds
-    if choices is not None and bounds is None:
-        require_choices("choices", choices)
-        return choices
-    raise ValueError(
-        f"{name} should get either bounds or choices, got {'neither' if bounds is None else 'both'}. "
-        "Pass bounds (2 x d) to search a box, or choices (N x d) to search a finite set."
-    )
-
-
-def _counted(number: int, what: str) -> str:
+def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _seeds(seed: int | Sequence[int]) -> list[int]:
+def _check_seeds(seed: int | Sequence[int]) -> list[int]:
     seeds = list(seed) if isinstance(seed, Sequence) else [seed]
     if not seeds or not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 2**63 for n in seeds):
         raise ValueError(
             f"seed should be an integer from 0 to 2^63 - 1, or a non-empty list of such, got {seed!r}. Pass one."
         )
     return seeds
-
-
-def _weight_distribution(
-    weights: WeightDistribution | None, scalarization: type[Scalarization], num_objectives: int
-) -> WeightDistribution:
-    if not (isinstance(scalarization, type) and issubclass(scalarization, Scalarization)):
-        raise ValueError(
-            f"scalarization should be a class such as ChebyshevScalarization, got {scalarization!r}. "
-            "Every round builds one with weights of its own."
-        )
-    if weights is None:
-        return default_weights(scalarization, num_objectives)
-    if not isinstance(weights, WeightDistribution):
-        raise ValueError(
-            f"weights should be a distribution such as UniformWeights({num_objectives}), got {weights!r}. "
-            "Wrap a fixed vector as FixedWeights(vector)."
-        )
-    if weights.num_tasks != num_objectives:
-        raise ValueError(
-            f"weights should be for {num_objectives} tasks (from the kernel, without those that are no objectives), "
-            f"got {weights.num_tasks}. Build them with num_tasks={num_objectives}."
-        )
-    return weights

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mtbo_torch.confidence import independent_nystrom_radius
 from mtbo_torch.strategies.budgeted import BudgetedStrategy
-from mtbo_torch.strategies.kernelized import independent_tasks
+from mtbo_torch.strategies.kernelized import cut_ties
 
 
 class ITBKB(BudgetedStrategy):
@@ -31,12 +31,18 @@ class ITBKB(BudgetedStrategy):
         torch.Size([1, 1])
     """
 
-    def _theory_radius(self, norm_bound: float | Tensor, noise_scale: float | Tensor, eta: float | Tensor) -> Tensor:
-        regression = self._regression
+    def _compute_radius(self, norm_bound: float | Tensor, noise_scale: float | Tensor, eta: float | Tensor) -> Tensor:
+        regression, units = self._surrogate.regression, self._surrogate.units
+        prior = self._fit_nothing(
+            self._known.kernel,
+            self._known.noise.unsqueeze(-2),
+            regression.train_X[..., :0, :],
+            regression.train_Y[..., :0, :],
+        )
         return independent_nystrom_radius(
-            regression.covariance_norm(regression.train_X).sum(dim=-1) / eta,
+            regression.at(regression.train_X).norm.sum(dim=-1) / eta,
             self.num_observations,
-            self._prior.covariance_norm(self._inside(self._space)).amax(dim=-1),
+            prior.at(units.scale_points(self.space.points)).norm.amax(dim=-1),
             self.num_tasks,
             norm_bound,
             noise_scale,
@@ -45,5 +51,5 @@ class ITBKB(BudgetedStrategy):
             self.epsilon,
         )
 
-    def _own_kernel(self, kernel: Kernel) -> Kernel:
-        return independent_tasks(kernel)
+    def _adjust_kernel(self, kernel: Kernel) -> Kernel:
+        return cut_ties(kernel)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mtbo_torch.confidence import independent_radius
 from mtbo_torch.regression import KroneckerRegression
-from mtbo_torch.strategies.kernelized import ExactStrategy, independent_tasks
+from mtbo_torch.strategies.kernelized import ExactStrategy, cut_ties
 
 
 class ITKB(ExactStrategy):
@@ -31,10 +31,10 @@ class ITKB(ExactStrategy):
         torch.Size([1, 1])
     """
 
-    def _theory_radius(self, norm_bound: float | Tensor, noise_scale: float | Tensor, eta: float | Tensor) -> Tensor:
-        regression = self._regression
+    def _compute_radius(self, norm_bound: float | Tensor, noise_scale: float | Tensor, eta: float | Tensor) -> Tensor:
+        regression = self._surrogate.regression
         assert isinstance(regression, KroneckerRegression)
         return independent_radius(regression.largest_gain, self.num_tasks, norm_bound, noise_scale, eta, self.delta)
 
-    def _own_kernel(self, kernel: Kernel) -> Kernel:
-        return independent_tasks(kernel)
+    def _adjust_kernel(self, kernel: Kernel) -> Kernel:
+        return cut_ties(kernel)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from mtbo_torch.confidence import mobo_radius
-from mtbo_torch.scalarizations import Scalarization
-from mtbo_torch.strategies.kernelized import ExactStrategy, independent_tasks
+from mtbo_torch.strategies.kernelized import ExactStrategy, KernelOptions, cut_ties
 
 
 class MOBO(ExactStrategy):
@@ -33,29 +32,12 @@ class MOBO(ExactStrategy):
         torch.Size([1, 1])
     """
 
-    def __init__(self, kernel: Kernel | int, **options: Any) -> None:
-        super().__init__(kernel, **options | {"bound": "ellipsoid"})
+    def __init__(self, kernel: Kernel | int, **options: Unpack[KernelOptions]) -> None:
+        super().__init__(kernel, **options)
+        self.bound = "tasks"
 
-    def _theory_radius(self, norm_bound: float | Tensor, noise_scale: float | Tensor, eta: float | Tensor) -> Tensor:
-        return self._space.new_full(self.batch_shape, mobo_radius(self.num_observations + 1))
+    def _compute_radius(self, norm_bound: float | Tensor, noise_scale: float | Tensor, eta: float | Tensor) -> Tensor:
+        return self.space.points.new_full(self.batch_shape, mobo_radius(self.num_observations + 1))
 
-    def _own_kernel(self, kernel: Kernel) -> Kernel:
-        return independent_tasks(kernel)
-
-    def _of_objectives(self, weights: Tensor) -> Scalarization:
-        return _ByTask(super()._of_objectives(weights))
-
-
-class _ByTask(Scalarization):
-    """A scalarisation of which only the tasks' deviations are to be known, even if it could use more."""
-
-    def __init__(self, scalarization: Scalarization) -> None:
-        super().__init__(scalarization.weights)
-        self.scalarization = scalarization
-
-    @property
-    def lipschitz(self) -> Tensor:
-        return self.scalarization.lipschitz
-
-    def _scalarize(self, Y: Tensor) -> Tensor:
-        return self.scalarization(Y)
+    def _adjust_kernel(self, kernel: Kernel) -> Kernel:
+        return cut_ties(kernel)

@@ -41,5 +41,5 @@ class MTBKB(BudgetedStrategy):
         True
     """
 
-    def _theory_radius(self, norm_bound: float | Tensor, noise_scale: float | Tensor, eta: float | Tensor) -> Tensor:
-        return nystrom_radius(self._regression.info_gain, norm_bound, noise_scale, eta, self.delta, self.epsilon)
+    def _compute_radius(self, norm_bound: float | Tensor, noise_scale: float | Tensor, eta: float | Tensor) -> Tensor:
+        return nystrom_radius(self._surrogate.info_gain, norm_bound, noise_scale, eta, self.delta, self.epsilon)

@@ -76,5 +76,5 @@ class MTKB(ExactStrategy):
 
     _can_miss_values = True
 
-    def _theory_radius(self, norm_bound: float | Tensor, noise_scale: float | Tensor, eta: float | Tensor) -> Tensor:
-        return exact_radius(self._regression.info_gain, norm_bound, noise_scale, eta, self.delta)
+    def _compute_radius(self, norm_bound: float | Tensor, noise_scale: float | Tensor, eta: float | Tensor) -> Tensor:
+        return exact_radius(self._surrogate.info_gain, norm_bound, noise_scale, eta, self.delta)

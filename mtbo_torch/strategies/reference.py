@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Unpack
 
 import torch
 from botorch import fit_gpytorch_mll
@@ -12,42 +12,34 @@ from botorch.acquisition.multi_objective import qLogNoisyExpectedHypervolumeImpr
 from botorch.acquisition.multi_objective.parego import qLogNParEGO
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
-from botorch.optim import optimize_acqf, optimize_acqf_discrete
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.utils.sampling import manual_seed
 from gpytorch.mlls import SumMarginalLogLikelihood
 from torch import Tensor
 
 from mtbo_torch.checks import require_ref_point
-from mtbo_torch.scalarizations import Scalarization
-from mtbo_torch.strategies.base import RememberingStrategy
+from mtbo_torch.strategies.search import SearchOptions, SearchStrategy
 
 NUM_RESTARTS, RAW_SAMPLES, MC_SAMPLES = 4, 128, 64
 # Beyond, the boxes of the hypervolume are too many.
 MOST_TASKS = 4
 
 
-class _BoTorchStrategy(RememberingStrategy):
+class _BoTorchStrategy(SearchStrategy):
     """Independent GPs with learned hyper-parameters, after ``2 (d + 1)`` random points; one trial after another."""
 
-    def _propose(self, scalarizations: list[Scalarization]) -> Tensor:
-        q = len(scalarizations)
+    def _propose(self, weights: Tensor) -> Tensor:
         seeds = [int(torch.randint(2**31, (1,), generator=source)) for source in self._generators]
-        trials = (self._X, self._Y, self._pending_points())
-        X, Y, pending = (data.reshape(len(seeds), *data.shape[-2:]) for data in trials)
-        weights = [s.weights.reshape(len(seeds), -1) for s in scalarizations]
-        points = [
-            self._propose_one(X[i], Y[i], pending[i], [w[i] for w in weights], q, seed) for i, seed in enumerate(seeds)
-        ]
-        return torch.stack(points).reshape(*self.batch_shape, q, -1)
+        trials = (self._observed_X.rows, self._observed_Y.rows, self._pending_points(), weights)
+        each = zip(*(data.reshape(len(seeds), *data.shape[-2:]) for data in trials), seeds, strict=True)
+        points = torch.stack([self._propose_one(*trial) for trial in each])
+        return points.reshape(*self.batch_shape, *points.shape[-2:])
 
-    def _propose_one(self, X: Tensor, Y: Tensor, pending: Tensor, weights: list[Tensor], q: int, seed: int) -> Tensor:
-        d = self._space.shape[-1]
-        box = torch.stack([self._space.amin(dim=0), self._space.amax(dim=0)])
+    def _propose_one(self, X: Tensor, Y: Tensor, pending: Tensor, weights: Tensor, seed: int) -> Tensor:
+        q, d, box = len(weights), self.space.num_inputs, self.space.hull
         with manual_seed(seed), torch.enable_grad():
             if len(X) < 2 * (d + 1):
-                points = box[0] + (box[1] - box[0]) * torch.rand(q, d).to(box)
-                return points if self.choices is None else self.choices[torch.cdist(points, self.choices).argmin(-1)]
+                return self.space.from_cube(torch.rand(q, d))
             models = [
                 SingleTaskGP(X, Y[:, [j]], input_transform=Normalize(d, bounds=box), outcome_transform=Standardize(1))
                 for j in range(self.num_tasks)
@@ -56,23 +48,13 @@ class _BoTorchStrategy(RememberingStrategy):
             fit_gpytorch_mll(SumMarginalLogLikelihood(model.likelihood, model))
             for weight in weights:
                 acqf = self._acquisition(model, X, Y, weight, pending if len(pending) else None, seed)
-                pending = torch.cat([pending, self._best(acqf)])
+                pending = torch.cat([pending, self.space.optimize(acqf, NUM_RESTARTS, RAW_SAMPLES)])
         return pending[-q:]
 
     @abstractmethod
     def _acquisition(
         self, model: ModelListGP, X: Tensor, Y: Tensor, weights: Tensor, pending: Tensor | None, seed: int
     ) -> AcquisitionFunction: ...
-
-    def _best(self, acqf: AcquisitionFunction) -> Tensor:
-        if self.choices is not None:
-            best, _ = optimize_acqf_discrete(acqf, q=1, choices=self.choices)
-        else:
-            best, _ = optimize_acqf(acqf, self._space, q=1, num_restarts=NUM_RESTARTS, raw_samples=RAW_SAMPLES)
-        return best.detach()
-
-    def _memory(self) -> dict[str, Any]:
-        return {}
 
 
 class NParEGO(_BoTorchStrategy):
@@ -116,7 +98,7 @@ class NEHVI(_BoTorchStrategy):
         torch.Size([1, 1])
     """
 
-    def __init__(self, num_tasks: int, ref_point: Tensor | None = None, **options: Any) -> None:
+    def __init__(self, num_tasks: int, ref_point: Tensor | None = None, **options: Unpack[SearchOptions]) -> None:
         super().__init__(num_tasks, **options)
         if ref_point is not None:
             remedy = "Leave it out to use the worst values observed."

@@ -2,17 +2,57 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from mtbo_torch.scalarizations import Scalarization
-from mtbo_torch.strategies.base import RememberingStrategy
+from mtbo_torch.checks import require_count
+from mtbo_torch.scalarizations import ChebyshevScalarization, Scalarization, WeightDistribution
+from mtbo_torch.space import make_space
+from mtbo_torch.strategies.base import Strategy
+from mtbo_torch.strategies.goal import Goal
 
 
-class RandomSearch(RememberingStrategy):
+class SearchOptions(TypedDict, total=False):
+    """The arguments that all strategies without a kernel take; see :class:`RandomSearch`."""
+
+    bounds: Tensor | None
+    choices: Tensor | None
+    scalarization: type[Scalarization]
+    weights: WeightDistribution | None
+    seed: int | Sequence[int]
+
+
+class SearchStrategy(Strategy):
+    """A strategy without a kernel of the user's; see :class:`RandomSearch` for the arguments.
+
+    Points are ``(b) x q x d`` and values ``(b) x q x n``.
+    """
+
+    def __init__(
+        self,
+        num_tasks: int,
+        *,
+        bounds: Tensor | None = None,
+        choices: Tensor | None = None,
+        scalarization: type[Scalarization] = ChebyshevScalarization,
+        weights: WeightDistribution | None = None,
+        seed: int | Sequence[int] = 0,
+    ) -> None:
+        space = make_space(type(self).__name__, bounds, choices)
+        require_count("num_tasks", num_tasks, "Pass the number of tasks.")
+        if isinstance(scalarization, type) and getattr(scalarization, "needs_ref_point", bool)():
+            raise ValueError(
+                f"scalarization should need nothing but weights for {type(self).__name__}, got "
+                f"{scalarization.__name__}, which needs a reference point. Leave it out, or use MTKB."
+            )
+        super().__init__(space, Goal(num_tasks, space.points, scalarization, weights), seed)
+
+
+class RandomSearch(SearchStrategy):
     """Points uniform on the box or among the choices.
 
     Args:
@@ -30,23 +70,13 @@ class RandomSearch(RememberingStrategy):
         torch.Size([3, 1])
     """
 
-    def _propose(self, scalarizations: list[Scalarization]) -> Tensor:
-        d = self._space.shape[-1]
-        draws = [
-            torch.rand(len(scalarizations), d if self.bounds is not None else 1, generator=source, dtype=torch.double)
-            for source in self._generators
-        ]
-        uniform = torch.stack(draws).reshape(*self.batch_shape, len(scalarizations), -1)
-        if self.choices is not None:
-            return self.choices[(uniform.squeeze(-1) * len(self.choices)).long().to(self.choices.device)]
-        lower, upper = self._space
-        return lower + (upper - lower) * uniform.to(self._space)
-
-    def _memory(self) -> dict[str, Any]:
-        return {}
+    def _propose(self, weights: Tensor) -> Tensor:
+        q = weights.shape[-2]
+        points = [self.space.sample(q, generator) for generator in self._generators]
+        return torch.stack(points).reshape(*self.batch_shape, q, self.space.num_inputs)
 
 
-class SobolSearch(RememberingStrategy):
+class SobolSearch(SearchStrategy):
     """Scrambled Sobol points, or the choices nearest to them.
 
     Args:
@@ -60,26 +90,21 @@ class SobolSearch(RememberingStrategy):
         torch.Size([3, 1])
     """
 
-    def __init__(self, num_tasks: int, **options: Any) -> None:
+    def __init__(self, num_tasks: int, **options: Unpack[SearchOptions]) -> None:
         super().__init__(num_tasks, **options)
         self._scrambles = [int(torch.randint(2**31, (1,), generator=source)) for source in self._generators]
-        self._num_drawn = 0
 
-    def _propose(self, scalarizations: list[Scalarization]) -> Tensor:
-        q, d = len(scalarizations), self._space.shape[-1]
+    def _propose(self, weights: Tensor) -> Tensor:
+        q, d = weights.shape[-2], self.space.num_inputs
         engines = [SobolEngine(d, scramble=True, seed=seed) for seed in self._scrambles]
-        draws = [engine.fast_forward(self._num_drawn).draw(q, dtype=torch.double) for engine in engines]
-        self._num_drawn += q
-        lower, upper = (self._space.amin(dim=0), self._space.amax(dim=0)) if self.bounds is None else self._space
-        points = lower + (upper - lower) * torch.stack(draws).reshape(*self.batch_shape, q, d).to(self._space)
-        return points if self.choices is None else self.choices[torch.cdist(points, self.choices).argmin(dim=-1)]
+        draws = [engine.fast_forward(self._num_asked).draw(q, dtype=torch.double) for engine in engines]
+        return self.space.from_cube(torch.stack(draws).reshape(*self.batch_shape, q, d))
 
     def _memory(self) -> dict[str, Any]:
-        return {"scrambles": list(self._scrambles), "num_drawn": self._num_drawn}
+        return {"scrambles": list(self._scrambles)}
 
     def _recall(self, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> None:
-        scrambles, num_drawn = [int(seed) for seed in memory["scrambles"]], int(memory["num_drawn"])
-        if len(scrambles) != len(self._scrambles) or num_drawn < 0:
-            raise ValueError(f"{len(scrambles)} scrambles after {num_drawn} draws")
-        super()._recall(X, Y, portions, memory)
-        self._scrambles, self._num_drawn = scrambles, num_drawn
+        scrambles = [int(seed) for seed in memory["scrambles"]]
+        if len(scrambles) != len(self._scrambles):
+            raise ValueError(f"{len(scrambles)} scrambles")
+        self._scrambles = scrambles

@@ -1,4 +1,4 @@
-"""How a multi-task kernel becomes rows of scalar features, for regressions that work in a subspace.
+"""Whitened kernels: a multi-task kernel as rows of scalar features, for regressions that work in a subspace.
 
 A point has one row in each group when the task matrices commute, and ``n`` rows in a single group otherwise.
 Everything is in whitened task space, where the noise is one.
@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from mtbo_torch.regression.base import MatrixKernel, SeparableSum, raise_variances, variances_along
+from mtbo_torch.linalg import clamp_variances, operator_norm, variances_along
 from mtbo_torch.regression.kronecker import GroupedKernel
-from mtbo_torch.regression.norm import operator_norm
-from mtbo_torch.regression.spectrum import Spectrum, whiten
+from mtbo_torch.regression.spectrum import Spectrum
+
+if TYPE_CHECKING:
+    from mtbo_torch.regression.structure import MatrixKernel
 
 
 class RowKernel(ABC):
@@ -26,7 +28,7 @@ class RowKernel(ABC):
         leading_groups: How many of the first groups decide the norm in units of the noise.
         groups_in_norm: How many decide the norm itself.
         eigvals: ``(b) x r``, the factor of each group's kernel.
-        noise: ``(b) x 1`` or ``(b) x n``.
+        noise: ``(b) x 1 x 1`` or ``(b) x 1 x n``, by which rows are whitened.
     """
 
     if TYPE_CHECKING:  # fields or properties, as each subclass pleases
@@ -44,47 +46,47 @@ class RowKernel(ABC):
 
     @abstractmethod
     def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
-        """``(b) x G x N1 p x N2 p``."""
+        """Return ``(b) x G x N1 p x N2 p``."""
 
     @abstractmethod
     def blocks(self, X: Tensor) -> Tensor:
-        """``(b) x G x N x p x p``, the kernel of each point with itself."""
+        """Return the kernel of each point with itself, ``(b) x G x N x p x p``."""
 
     @abstractmethod
     def targets(self, Y: Tensor) -> Tensor:
-        """``(b) x N x n`` values as ``(b) x r x N p x k`` whitened targets of the rows."""
+        """Turn ``(b) x N x n`` values into ``(b) x r x N p x k`` whitened targets of the rows."""
 
     @abstractmethod
     def mean(self, features: Tensor, coefficients: Tensor) -> Tensor:
-        """``(b) x G x N p x m`` features times ``(b) x r x m x k`` coefficients, as ``(b) x N x n`` means."""
+        """Multiply ``(b) x G x N p x m`` features by ``(b) x r x m x k`` coefficients, to ``(b) x N x n`` means."""
 
     @abstractmethod
     def mean_of_groups(self, features: Tensor, coefficients: Tensor) -> Tensor:
-        """The same when every group has features of its own, ``(b) x r x N p x m``."""
+        """Do the same when every group has features of its own, ``(b) x r x N p x m``."""
 
     @abstractmethod
     def covariance(self, blocks: Tensor) -> Tensor:
-        """``... x (b) x r x Np x Np`` covariances of rows as ``... x (b) x Nn x Nn`` ones, noise restored."""
+        """Turn covariances ``... x (b) x r x Np x Np`` of rows into ``... x (b) x Nn x Nn`` ones, noise restored."""
 
     @abstractmethod
     def covariance_blocks(self, blocks: Tensor) -> Tensor:
-        """``(b) x r x N x p x p`` covariances of each point's rows as ``(b) x N x n x n`` ones, noise restored."""
+        """Turn ``(b) x r x N x p x p`` covariances of each point's rows into ``(b) x N x n x n``, noise restored."""
 
     @abstractmethod
     def variances(self, blocks: Tensor, directions: Tensor | None) -> Tensor:
-        """The same as ``(b) x N x k`` variances along ``(b) x k x n`` directions, or of the tasks with None."""
+        """Do so for ``(b) x N x k`` variances along ``(b) x k x n`` directions, or of the tasks with None."""
 
     @abstractmethod
     def norm(self, blocks: Tensor) -> Tensor:
-        """``(b) x groups_in_norm x N x p x p`` covariances as operator norms ``(b) x N``, noise restored."""
+        """Turn ``(b) x groups_in_norm x N x p x p`` covariances into norms ``(b) x N``, noise restored."""
 
     @abstractmethod
     def whitened_norm(self, blocks: Tensor) -> Tensor:
-        """The same without the noise: the variance in units of the noise."""
+        """Do so without the noise: in units of the noise."""
 
     @abstractmethod
     def logdet(self, per_group: Tensor) -> Tensor:
-        """``(b) x r`` log-determinants of groups as ``(b)`` of the whole."""
+        """Turn ``(b) x r`` log-determinants of groups into ``(b)`` of the whole."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,19 +117,19 @@ class GroupedRows(RowKernel):
         return self.kernel.diag(X)[..., None, None]
 
     def targets(self, Y: Tensor) -> Tensor:
-        return self.spectrum.rotate(Y / self.noise.sqrt().unsqueeze(-2))
+        return self.spectrum.rotate(Y / self.noise.sqrt())
 
     def mean(self, features: Tensor, coefficients: Tensor) -> Tensor:
         if not self.kernel.shared:
             return self.mean_of_groups(features, coefficients)
         combined = (coefficients @ self.spectrum.bases.mT).sum(dim=-3)
-        return features.squeeze(-3) @ combined * self.noise.sqrt().unsqueeze(-2)
+        return features.squeeze(-3) @ combined * self.noise.sqrt()
 
     def mean_of_groups(self, features: Tensor, coefficients: Tensor) -> Tensor:
         # The sum over groups and features is one product.
         side_by_side = features.movedim(-3, -2).flatten(-2)
         combined = (coefficients @ self.spectrum.bases.mT).flatten(-3, -2)
-        return side_by_side @ combined * self.noise.sqrt().unsqueeze(-2)
+        return side_by_side @ combined * self.noise.sqrt()
 
     def covariance(self, blocks: Tensor) -> Tensor:
         return self.spectrum.spread(blocks, self.noise)
@@ -140,7 +142,7 @@ class GroupedRows(RowKernel):
 
     def norm(self, blocks: Tensor) -> Tensor:
         if self.noise.shape[-1] == 1:
-            return self.whitened_norm(blocks) * self.noise
+            return self.whitened_norm(blocks) * self.noise.squeeze(-1)
         return operator_norm(self.covariance_blocks(blocks))
 
     def whitened_norm(self, blocks: Tensor) -> Tensor:
@@ -160,6 +162,12 @@ class MatrixRows(RowKernel):
     leading_groups: int = 1
     groups_in_norm: int = 1
 
+    @classmethod
+    def of(cls, kernel: MatrixKernel, noise: Tensor, num_tasks: int) -> MatrixRows:
+        """Return rows that are whitened by the noise, or not at all if observations have their own."""
+        shared = noise if noise.shape[-2] == 1 else noise.new_ones(*noise.shape[:-2], 1, 1)
+        return cls(kernel, shared, num_tasks)
+
     @property
     def eigvals(self) -> Tensor:
         return self.noise.new_ones(1)
@@ -170,15 +178,14 @@ class MatrixRows(RowKernel):
 
     def blocks(self, X: Tensor) -> Tensor:
         sd = self.noise.sqrt()
-        scale = (sd.unsqueeze(-1) * sd.unsqueeze(-2)).unsqueeze(-3)
-        return (self.kernel.blocks(X) / scale).unsqueeze(-4)
+        return (self.kernel.blocks(X) / (sd.unsqueeze(-1) * sd.unsqueeze(-2))).unsqueeze(-4)
 
     def targets(self, Y: Tensor) -> Tensor:
-        return (Y / self.noise.sqrt().unsqueeze(-2)).flatten(-2)[..., None, :, None]
+        return (Y / self.noise.sqrt()).flatten(-2)[..., None, :, None]
 
     def mean(self, features: Tensor, coefficients: Tensor) -> Tensor:
         rows = features @ coefficients
-        return rows[..., 0, :, 0].unflatten(-1, (-1, self.rows_per_point)) * self.noise.sqrt().unsqueeze(-2)
+        return rows[..., 0, :, 0].unflatten(-1, (-1, self.rows_per_point)) * self.noise.sqrt()
 
     def mean_of_groups(self, features: Tensor, coefficients: Tensor) -> Tensor:
         return self.mean(features, coefficients)
@@ -188,8 +195,8 @@ class MatrixRows(RowKernel):
         return sd.unsqueeze(-1) * blocks.squeeze(-3) * sd.unsqueeze(-2)
 
     def covariance_blocks(self, blocks: Tensor) -> Tensor:
-        sd = self.noise.sqrt().unsqueeze(-2)
-        return raise_variances(sd.unsqueeze(-1) * blocks.squeeze(-4) * sd.unsqueeze(-2))
+        sd = self.noise.sqrt()
+        return clamp_variances(sd.unsqueeze(-1) * blocks.squeeze(-4) * sd.unsqueeze(-2))
 
     def variances(self, blocks: Tensor, directions: Tensor | None) -> Tensor:
         return variances_along(self.covariance_blocks(blocks), directions)
@@ -204,14 +211,5 @@ class MatrixRows(RowKernel):
         return per_group.squeeze(-1)
 
     def _deviations(self, num_points: int) -> Tensor:
-        per_point = self.noise.sqrt().unsqueeze(-2)
-        return per_point.expand(*self.noise.shape[:-1], num_points, self.rows_per_point).flatten(-2)
-
-
-def rows_of(gamma: MatrixKernel, noise: Tensor, num_tasks: int) -> RowKernel:
-    """The cheapest rows that a kernel allows."""
-    if isinstance(gamma, SeparableSum):
-        spectrum = Spectrum.of(whiten(gamma.task_covars, noise))
-        if spectrum is not None:
-            return GroupedRows(GroupedKernel.of(gamma, spectrum), spectrum, noise)
-    return MatrixRows(gamma, noise, num_tasks)
+        sd = self.noise.sqrt()
+        return sd.expand(*sd.shape[:-2], num_points, self.rows_per_point).flatten(-2)

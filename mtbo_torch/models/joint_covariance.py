@@ -9,7 +9,8 @@ import torch
 from linear_operator.operators import DenseLinearOperator, LinearOperator
 from torch import Tensor
 
-from mtbo_torch.regression import Regression, raise_variances
+from mtbo_torch.linalg import clamp_variances
+from mtbo_torch.regression import Belief
 
 
 class JointCovariance(LinearOperator):
@@ -19,41 +20,33 @@ class JointCovariance(LinearOperator):
     cheap; whatever else is asked makes the matrix, once.
 
     Args:
-        X: ``... x q x d``, as the regression takes them.
-        regression: The regression.
-        tasks: The indices of the tasks to keep; None for all.
-        noise: ``... x q x n`` variances of the tasks that are kept; None for none.
+        mean: ``... x q x n``, of the belief.
+        belief: What is known at the points.
+        noise: ``... x q x n`` variances; None for none.
     """
 
-    def __init__(self, X: Tensor, *, regression: Regression, tasks: list[int] | None, noise: Tensor | None) -> None:
-        super().__init__(X, regression=regression, tasks=tasks, noise=noise)
-        self.X, self.regression, self.tasks, self.noise = X, regression, tasks, noise
+    def __init__(self, mean: Tensor, *, belief: Belief, noise: Tensor | None) -> None:
+        super().__init__(mean, belief=belief, noise=noise)
+        self.mean_shape, self.belief, self.noise = mean.shape, belief, noise
 
     @cached_property
     def matrix(self) -> DenseLinearOperator:
         """The matrix itself."""
-        covariance = raise_variances(self.regression.joint_covariance(self.X))
-        if self.tasks is not None:
-            q, n = self.X.shape[-2], self.regression.num_tasks
-            points = torch.arange(q, device=covariance.device).unsqueeze(-1) * n
-            kept = (points + torch.tensor(self.tasks, device=covariance.device)).flatten()
-            covariance = covariance[..., kept, :][..., kept]
+        covariance = clamp_variances(self.belief.joint_covariance)
         if self.noise is not None:
             covariance = covariance + torch.diag_embed(self.noise.flatten(-2))
         return DenseLinearOperator(covariance)
 
     def to_dense(self) -> Tensor:
-        """``... x qn x qn``, the matrix itself."""
+        """Return the matrix itself, ``... x qn x qn``."""
         return self.matrix.tensor
 
     def _size(self) -> torch.Size:
-        n = self.regression.num_tasks if self.tasks is None else len(self.tasks)
-        size = self.X.shape[-2] * n
-        return torch.broadcast_shapes(self.X.shape[:-2], self.regression.batch_shape) + torch.Size([size, size])
+        size = self.mean_shape[-2:].numel()
+        return self.mean_shape[:-2] + torch.Size([size, size])
 
     def _diagonal(self) -> Tensor:
-        variance = self.regression.mean_and_variance(self.X)[1].clamp_min(0)
-        variance = variance if self.tasks is None else variance[..., self.tasks]
+        variance = self.belief.variance().clamp_min(0)
         return (variance if self.noise is None else variance + self.noise).flatten(-2)
 
     def _matmul(self, rhs: Tensor) -> Tensor:

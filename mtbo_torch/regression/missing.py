@@ -1,4 +1,4 @@
-"""Values that were not seen, which NaN stands for, and how what was seen is picked out of dense matrices."""
+"""Missing values, for which NaN stands, and how dense matrices do without them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Seen:
 
     @classmethod
     def of(cls, Y: Tensor) -> Seen:
-        """From ``(b) x t x n`` values, NaN for those not seen."""
+        """Find out from ``(b) x t x n`` values, NaN for those that are missing."""
         seen = ~Y.isnan().flatten(-2)
         if seen.all():
             return cls(None, None)
@@ -34,22 +34,22 @@ class Seen:
         return cls(index, None if mask.all() else mask.to(Y))
 
     def columns(self, matrix: Tensor) -> Tensor:
-        """``(b) x N x s`` of ``(b) x N x nt``."""
+        """Pick ``(b) x N x s`` out of ``(b) x N x nt``."""
         if self.index is None:
             return matrix
         matrix = matrix.index_select(-1, self.index)
         return matrix if self.mask is None else matrix * self.mask.unsqueeze(-2)
 
     def rows(self, matrix: Tensor) -> Tensor:
-        """``(b) x s x N`` of ``(b) x nt x N``."""
+        """Pick ``(b) x s x N`` out of ``(b) x nt x N``."""
         return matrix if self.index is None else self.columns(matrix.mT).mT
 
     def noise(self, variances: Tensor) -> Tensor:
-        """``(b) x s`` of ``(b) x nt``, also where some data sets have not seen the value."""
+        """Pick ``(b) x s`` out of ``(b) x nt``, also where some data sets have not seen the value."""
         return variances if self.index is None else variances.index_select(-1, self.index)
 
     def values(self, Y: Tensor) -> Tensor:
-        """``(b) x s``, with zero for what was not seen."""
+        """Return ``(b) x s``, with zero for what was not seen."""
         flat = Y.flatten(-2)
         if self.index is None:
             return flat
@@ -58,7 +58,7 @@ class Seen:
 
 
 def few_are_missing(Y: Tensor) -> bool:
-    """Whether it pays to work with all values and correct for the missing ones, rather than with those seen only."""
+    """Return whether it pays to complete the values and correct for that, rather than to use those seen only."""
     unseen = Y.isnan().reshape(Y.shape[:-2].numel(), *Y.shape[-2:])
     return bool(2 * unseen.any(dim=0).sum() <= (~unseen).any(dim=0).sum())
 
@@ -79,34 +79,34 @@ class Missing:
 
     @classmethod
     def of(cls, Y: Tensor) -> Missing:
-        """From ``(b) x t x n`` values, NaN for those not seen."""
+        """Find out from ``(b) x t x n`` values, NaN for those that are missing."""
         unseen = Y.isnan()
         points, tasks = unseen.reshape(-1, *Y.shape[-2:]).any(dim=0).nonzero(as_tuple=True)
         mask = unseen[..., points, tasks]
         return cls(points, tasks, None if mask.all() else mask.to(Y))
 
-    def masked(self, values: Tensor) -> Tensor:
-        """``(b) x ... x u``, with zero for data sets that do not miss the value."""
+    def mask_out(self, values: Tensor) -> Tensor:
+        """Set ``(b) x ... x u`` numbers to zero for data sets that do not miss the value."""
         if self.mask is None:
             return values
         return values * self.mask.reshape(*self.mask.shape[:-1], *[1] * (values.dim() - self.mask.dim()), -1)
 
     def pick(self, values: Tensor) -> Tensor:
-        """``(b) x u`` of ``(b) x t x n``."""
-        return self.masked(values[..., self.points, self.tasks])
+        """Pick ``(b) x u`` out of ``(b) x t x n``."""
+        return self.mask_out(values[..., self.points, self.tasks])
 
     def put(self, values: Tensor, Y: Tensor) -> Tensor:
-        """``(b) x t x n`` like `Y`, with ``(b) x u`` values at the places and zeros elsewhere."""
+        """Return ``(b) x t x n`` like `Y`, with ``(b) x u`` values at the places and zeros elsewhere."""
         zeros = torch.zeros_like(Y).flatten(-2)
         return zeros.index_copy(-1, self.points * Y.shape[-1] + self.tasks, values).unflatten(-1, Y.shape[-2:])
 
     def only(self, matrix: Tensor) -> Tensor:
-        """``(b) x u x u``, with those rows and columns of the identity that belong to values which are not missing."""
+        """Give ``(b) x u x u`` the identity's rows and columns for values that are not missing."""
         if self.mask is None:
             return matrix
-        return self.masked(self.masked(matrix).mT) + torch.diag_embed(1 - self.mask)
+        return self.mask_out(self.mask_out(matrix).mT) + torch.diag_embed(1 - self.mask)
 
     def expand(self, batch_shape: torch.Size) -> Missing:
-        """The same under a larger batch shape."""
+        """Return the same under a larger batch shape."""
         mask = self.mask
         return Missing(self.points, self.tasks, None if mask is None else mask.expand(*batch_shape, mask.shape[-1]))

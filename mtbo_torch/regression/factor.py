@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mtbo_torch.linalg import cholesky_logdet, eye_like, safe_cholesky, solve_lower
+
 SMALLEST_BLOCK, LARGEST_BLOCK = 16, 256
 # The explicit inverse pays off when a product is bound by arithmetic, and is used only where rounding allows.
 MANY_ROWS, LARGEST_ROUNDING = 64, 5e-8
@@ -106,7 +108,7 @@ class InverseCholesky:
 
     ``M`` is kept in blocks of rows, each only as wide as its triangle reaches. That halves the work of a product
     with ``M`` or ``M^T``, and an append writes into the last block alone: two triangular products, :math:`O(t^2)`, no
-    factorisation, no copy.
+    factorization, no copy.
 
     Attributes:
         blocks: The rows of ``M``, in order.
@@ -125,18 +127,18 @@ class InverseCholesky:
     _known_of_leading: _KnownInverse = field(default_factory=_KnownInverse)
 
     @classmethod
-    def of(cls, matrix: Tensor, floor: Tensor, remedy: str) -> InverseCholesky:
-        """Factorise ``... x t x t`` in :math:`O(t^3)`; `floor` and `remedy` as in :func:`safe_cholesky`."""
+    def of(cls, matrix: Tensor, floor: Tensor) -> InverseCholesky:
+        """Factorize ``... x t x t`` in :math:`O(t^3)`; `floor` as in :func:`safe_cholesky`."""
         size, smallest = matrix.shape[-1], floor.min().item()
         if size == 0:
             return cls((), matrix.new_zeros(matrix.shape[:-2]), 0, smallest, 0.0)
-        chol = safe_cholesky(matrix, floor, matrix, remedy)
-        inverse = solve_lower(chol, _eye_like(chol))
+        chol = safe_cholesky(matrix, floor, matrix)
+        inverse = solve_lower(chol, eye_like(chol))
         blocks = tuple(
             GrowingRows.of(inverse[..., start : start + LARGEST_BLOCK, : start + LARGEST_BLOCK].contiguous())
             for start in range(0, size, LARGEST_BLOCK)
         )
-        return cls(blocks, _logdet(chol), size, smallest, _largest_excess(matrix, floor))
+        return cls(blocks, cholesky_logdet(chol), size, smallest, _largest_excess(matrix, floor))
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -199,7 +201,7 @@ class InverseCholesky:
         rounding = torch.finfo(self.logdet.dtype).eps * self.size * (self.largest / self.smallest) ** 2
         return num_vectors >= MANY_ROWS and rounding <= LARGEST_ROUNDING
 
-    def append(self, cross: Tensor, corner: Tensor, floor: Tensor, remedy: str) -> tuple[InverseCholesky, Extension]:
+    def append(self, cross: Tensor, corner: Tensor, floor: Tensor) -> tuple[InverseCholesky, Extension]:
         r"""Border ``A`` with ``q`` rows.
 
         With :math:`l = M a` for the new rows ``a``, :math:`s = M^T l` and the Cholesky factor :math:`L_c` of the
@@ -209,15 +211,14 @@ class InverseCholesky:
             cross: ``... x q x t``, the new rows of ``A`` left of the corner.
             corner: ``... x q x q``.
             floor: ``...``, a known lower bound of the Schur complement's eigenvalues.
-            remedy: What to tell the user if the result is not positive definite.
         """
         projected = self.lower(cross)
-        chol = safe_cholesky(corner - projected @ projected.mT, floor, corner, remedy)
-        inverse = solve_lower(chol, _eye_like(chol))
+        chol = safe_cholesky(corner - projected @ projected.mT, floor, corner)
+        inverse = solve_lower(chol, eye_like(chol))
         rows = torch.cat([-(inverse @ self.upper(projected)), inverse], dim=-1)
         grown = InverseCholesky(
             self._extended_blocks(rows),
-            self.logdet + _logdet(chol),
+            self.logdet + cholesky_logdet(chol),
             self.size + corner.shape[-1],
             self.smallest,
             max(self.largest, _largest_excess(corner, floor)),
@@ -327,46 +328,6 @@ class _QuadraticForm(torch.autograd.Function):
         return (solved * (2 * grads[0]).unsqueeze(-1)).sum_to_size(vectors.shape), None
 
 
-class NotPositiveDefiniteError(ValueError):
-    """A matrix that should be positive definite is not, in the precision at hand."""
-
-
-def safe_cholesky(matrix: Tensor, floor: Tensor, source: Tensor, remedy: str) -> Tensor:
-    r"""Cholesky factor of a matrix whose eigenvalues are known to be at least `floor`.
-
-    Rounding can hide that: a Gram matrix with duplicated points plus a tiny shift may fail to factorise. Then the
-    diagonal is raised by a few units in the last place of `source`, a hundredfold more at each of three attempts. A
-    single row needs no attempt: its value is clamped at the floor.
-
-    Args:
-        matrix: ``... x q x q``, symmetric.
-        floor: ``...``, positive.
-        source: ``... x q x q``, what the matrix was computed from, for the size of its rounding.
-        remedy: The sentence that ends the error message.
-    """
-    if matrix.shape[-1] == 1:
-        return torch.maximum(matrix, floor[..., None, None]).sqrt()
-    chol, info = torch.linalg.cholesky_ex(matrix)
-    if not info.any():
-        return chol
-    scale = source.diagonal(dim1=-2, dim2=-1).amax(dim=-1)
-    unit = scale * matrix.shape[-1] * torch.finfo(matrix.dtype).eps
-    jitter = torch.zeros_like(unit)
-    for factor in (1.0, 100.0, 10_000.0):
-        jitter = torch.where(info > 0, factor * unit, jitter)
-        chol, info = torch.linalg.cholesky_ex(matrix + torch.diag_embed(jitter[..., None].expand(matrix.shape[:-1])))
-        if not info.any():
-            return chol
-    raise NotPositiveDefiniteError(
-        f"The regularised kernel matrix is not positive definite in {matrix.dtype}. {remedy}"
-    )
-
-
-def solve_lower(chol: Tensor, right: Tensor) -> Tensor:
-    """``chol^{-1} right``; a division when there is a single row, as in most rounds."""
-    return right / chol if chol.shape[-1] == 1 else torch.linalg.solve_triangular(chol, right, upper=False)
-
-
 def _row_dot(a: Tensor, b: Tensor) -> Tensor:
     return torch.einsum("...i,...i->...", a, b)
 
@@ -374,14 +335,6 @@ def _row_dot(a: Tensor, b: Tensor) -> Tensor:
 def _largest_excess(matrix: Tensor, floor: Tensor) -> float:
     excess = matrix.diagonal(dim1=-2, dim2=-1) - floor.unsqueeze(-1)
     return excess.amax().item() if excess.numel() else 0.0
-
-
-def _eye_like(matrix: Tensor) -> Tensor:
-    return torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device).expand_as(matrix)
-
-
-def _logdet(chol: Tensor) -> Tensor:
-    return 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
 
 
 def _no_columns(vectors: Tensor, batch_shape: torch.Size) -> Tensor:

@@ -1,0 +1,184 @@
+"""What a strategy is after: which tasks, in which direction, weighed how, within which limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mtbo_torch.acquisition import as_constraints, put_on_device
+from mtbo_torch.checks import require_ref_point
+from mtbo_torch.scalarizations import ObjectiveScalarization, Scalarization, WeightDistribution
+from mtbo_torch.surrogate import Units
+
+ROLES = {1: "max", -1: "min", 0: "watched"}
+
+
+class Goal:
+    """What a strategy is after; see :class:`MTKB` for the arguments.
+
+    Args:
+        num_tasks: The number of tasks n.
+        like: A tensor of the dtype and on the device of the search space.
+        scalarization: The class.
+        weights: Where the weights come from.
+        ref_point: ``k``, one value for each objective.
+        signs: 1, -1 or 0 for each task.
+        constraints: The pair of A and c.
+    """
+
+    def __init__(
+        self,
+        num_tasks: int,
+        like: Tensor,
+        scalarization: type[Scalarization],
+        weights: WeightDistribution | None = None,
+        ref_point: Tensor | None = None,
+        signs: Sequence[int] | Tensor | None = None,
+        constraints: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        _require_scalarization(scalarization)
+        self.num_tasks = num_tasks
+        self.scalarization = scalarization
+        self.signs = [1] * num_tasks if signs is None else _check_signs(signs, num_tasks)
+        self._tasks = [task for task, sign in enumerate(self.signs) if sign]
+        self.weights = _check_weights(weights, scalarization, self.num_objectives)
+        self.ref_point = _check_ref_point(ref_point, scalarization, self.num_objectives)
+        given = None if constraints is None else as_constraints(constraints, num_tasks)
+        self.constraints = None if given is None else put_on_device(given, like.device)
+        matrix = torch.diag(torch.tensor(self.signs, dtype=torch.double))[self._tasks].to(like)
+        self._objectives = None if all(sign == 1 for sign in self.signs) else matrix
+
+    @property
+    def num_objectives(self) -> int:
+        """The number k of tasks that are objectives."""
+        return len(self._tasks)
+
+    def orient(self, Y: Tensor) -> Tensor:
+        """Turn values of the tasks, ``... x n``, into values of the objectives, ``... x k``, all to be maximized."""
+        if self._objectives is None:
+            return Y
+        return Y[..., self._tasks] * self._objectives.sum(dim=-1)  # a product would spread NaN to other objectives
+
+    def allows(self, Y: Tensor) -> Tensor:
+        """Return whether ``... x n`` values are complete and satisfy the constraints."""
+        complete = ~Y.isnan().any(dim=-1)
+        return complete if self.constraints is None else complete & self.constraints.hold(Y)
+
+    def scalarize(self, weights: Tensor, units: Units, Y: Tensor) -> Scalarization:
+        """Return the scalarization of a round, of values of the tasks inside the units.
+
+        Args:
+            weights: ``(b) x k``.
+            units: The units.
+            Y: ``(b) x t x n``, the values told.
+        """
+        inner = self._scalarize_objectives(weights, units, Y)
+        return inner if self._objectives is None else ObjectiveScalarization(inner, self._objectives)
+
+    def find_lowest(self, weights: Tensor, units: Units, Y: Tensor) -> Tensor | None:
+        """Return the worth ``(b)`` of a point that violates the constraints: the lowest of the values told."""
+        if self.constraints is None:
+            return None
+        inner, Y = self._scalarize_objectives(weights, units, Y), self.orient(units.scale_values(Y))
+        of_each = inner(-_find_best(-Y).unsqueeze(-2))  # of each objective alone, if no row is complete
+        lowest = torch.cat([inner(Y).nan_to_num(nan=torch.inf), torch.full_like(of_each, torch.inf)], dim=-1)
+        lowest = lowest.amin(dim=-1)
+        return torch.where(lowest.isinf(), of_each.squeeze(-1), lowest)
+
+    def _scalarize_objectives(self, weights: Tensor, units: Units, Y: Tensor) -> Scalarization:
+        ref_point = self.ref_point
+        if ref_point is not None:
+            ref_point = self._scale_ref_point(ref_point.to(weights), units)
+        elif units.scale is not None and self.scalarization.takes_ref_point():
+            # As is usual, from the best values seen: every part of the front is nearest to them for some weights.
+            ref_point = _find_best(self.orient(units.scale_values(Y)))
+        return self.scalarization.build(weights, ref_point).for_search()
+
+    def name_tasks(self) -> list[str]:
+        """Return the names of the tasks, with their roles if these differ."""
+        names = [f"task {i + 1}" for i in range(self.num_tasks)]
+        if self._objectives is None:
+            return names
+        return [f"{name} ({ROLES[sign]})" for name, sign in zip(names, self.signs, strict=True)]
+
+    def settings(self) -> dict[str, Any]:
+        """Return everything that decides what it does, as plain values."""
+        return {
+            "scalarization": self.scalarization.__name__,
+            "weights": repr(self.weights),
+            "ref_point": None if self.ref_point is None else self.ref_point.double().tolist(),
+            "signs": None if self._objectives is None else self.signs,
+            "constraints": None if self.constraints is None else repr(self.constraints),
+        }
+
+    def _scale_ref_point(self, ref_point: Tensor, units: Units) -> Tensor:
+        """Take ``k`` values of the objectives inside the units, ``(b) x k``."""
+        tasks = ref_point.new_zeros(self.num_tasks)
+        tasks[self._tasks] = ref_point
+        return self.orient(tasks if units.scale is None else units.scale_values(tasks).squeeze(-2))
+
+
+def _find_best(Y: Tensor) -> Tensor:
+    """Return the largest of ``(b) x t x n`` values, ``(b) x n``, NaN being none; zero without any."""
+    if Y.shape[-2] == 0:
+        return Y.new_zeros(*Y.shape[:-2], Y.shape[-1])
+    best = Y.nan_to_num(nan=-torch.inf).amax(dim=-2)
+    return torch.where(best.isinf(), 0, best)
+
+
+def _require_scalarization(scalarization: object) -> None:
+    if not (isinstance(scalarization, type) and issubclass(scalarization, Scalarization)):
+        raise ValueError(
+            f"scalarization should be a class such as ChebyshevScalarization, got {scalarization!r}. "
+            "Every round builds one with weights of its own."
+        )
+
+
+def _check_signs(signs: object, num_tasks: int) -> list[int]:
+    given = signs.tolist() if isinstance(signs, Tensor) else signs
+    values: Sequence[Any] = given if isinstance(given, Sequence) else ()
+    are_signs = all(v in (-1, 0, 1) and not isinstance(v, bool) for v in values)
+    if len(values) != num_tasks or not are_signs or not any(values):
+        raise ValueError(
+            f"signs should be 1 (maximize), -1 (minimize) or 0 (not an objective) for each of the {num_tasks} tasks, "
+            f"not all zero, got {signs!r}. Leave them out to maximize all."
+        )
+    return [int(value) for value in values]
+
+
+def _check_weights(
+    weights: WeightDistribution | None, scalarization: type[Scalarization], num_objectives: int
+) -> WeightDistribution:
+    if weights is None:
+        return scalarization.default_weights(num_objectives)
+    if not isinstance(weights, WeightDistribution):
+        raise ValueError(
+            f"weights should be a distribution such as UniformWeights({num_objectives}), got {weights!r}. "
+            "Wrap a fixed vector as FixedWeights(vector)."
+        )
+    if weights.num_tasks != num_objectives:
+        raise ValueError(
+            f"weights should be for {num_objectives} tasks (from the kernel, without those that are not objectives), "
+            f"got {weights.num_tasks}. Build them with num_tasks={num_objectives}."
+        )
+    return weights
+
+
+def _check_ref_point(ref_point: object, scalarization: type[Scalarization], num_objectives: int) -> Tensor | None:
+    if ref_point is None:
+        if scalarization.needs_ref_point():
+            raise ValueError(
+                f"ref_point should be given for a {scalarization.__name__}, got None. Pass the values of the "
+                "objectives that have to be exceeded to count."
+            )
+        return None
+    if not scalarization.takes_ref_point():
+        raise ValueError(
+            f"ref_point should only be given for a scalarization that has one, got one for {scalarization.__name__}. "
+            "Leave it out, or use ChebyshevScalarization or HypervolumeScalarization."
+        )
+    remedy = "Pass values in the units of the tasks, signs not turned."
+    return require_ref_point(ref_point, num_objectives, "objectives", remedy)

@@ -1,0 +1,176 @@
+"""What was learned from observations, in the user's units: the one object that models and strategies hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from mtbo_torch.regression import Belief, Regression, Tracked
+
+PriorMean = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Units:
+    r"""The user's units: points :math:`x = l + w \cdot x'` and values :math:`y = o + s \cdot y'` of x' and y' inside.
+
+    By default an identity.
+
+    Attributes:
+        low: ``d``, l.
+        width: ``d``, w.
+        offset: ``(b) x 1 x n``, o.
+        scale: ``(b) x 1 x n``, s.
+    """
+
+    low: Tensor | None = None
+    width: Tensor | None = None
+    offset: Tensor | None = None
+    scale: Tensor | None = None
+
+    def scale_points(self, X: Tensor) -> Tensor:
+        """Take ``... x d`` points inside."""
+        return X if self.low is None else (X - self.low) / self.width
+
+    def scale_values(self, Y: Tensor) -> Tensor:
+        """Take ``... x (b) x q x n`` values inside."""
+        return Y if self.scale is None else (Y - self.offset) / self.scale
+
+    def scale_variances(self, variances: Tensor) -> Tensor:
+        """Take variances of ``... x (b) x q x n`` values inside."""
+        return variances if self.scale is None else variances / self.scale.square()
+
+    def restore(self, belief: Belief) -> Belief:
+        """Take what is known inside outside."""
+        return belief if self.scale is None else belief.mapped(self._matrix, self.offset)
+
+    def restore_variances(self, variances: Tensor) -> Tensor:
+        """Take variances of ``... x (b) x q x n`` values outside."""
+        return variances if self.scale is None else variances * self.scale.square()
+
+    @cached_property
+    def _matrix(self) -> Tensor:
+        assert self.scale is not None
+        return torch.diag_embed(self.scale.squeeze(-2))
+
+
+IDENTITY = Units()
+
+
+@dataclass(frozen=True, eq=False)
+class Surrogate:
+    r"""A regression, its prior mean, and the units it works in. Immutable: new observations give a new surrogate.
+
+    Points come as ``... x (b) x q x d`` and values as ``... x (b) x q x n``, both in the user's units, and so are the
+    answers; :meth:`inside` has them in the regression's.
+
+    Attributes:
+        regression: Of scaled values at scaled points, with a prior mean of zero.
+        units: The user's units.
+        prior_mean: Takes scaled points to the prior mean of scaled values; None for zero.
+        tracking: What the regression knows at the points that are tracked, if any are.
+        real: For a surrogate with imagined observations, the one without: the mean stays its mean.
+    """
+
+    regression: Regression
+    units: Units = IDENTITY
+    prior_mean: PriorMean | None = None
+    tracking: Tracked | None = None
+    real: Surrogate | None = None
+
+    @property
+    def info_gain(self) -> Tensor:
+        r"""``(b)``, the information gain :math:`\frac12 \log\det(I + \eta^{-1} G_t)`."""
+        return self.regression.info_gain
+
+    @property
+    def mean_norm(self) -> Tensor:
+        r"""``(b)``, the RKHS norm :math:`\|\mu_t\|_\Gamma` of the scaled mean."""
+        return self.regression.mean_norm
+
+    @property
+    def noise(self) -> Tensor:
+        """``(b) x 1 x n`` or ``(b) x 1 x 1``, the variance that is expected of new observations."""
+        noise = self.regression.noise
+        return self.units.restore_variances(noise if noise.shape[-2] == 1 else noise.mean(dim=-2, keepdim=True))
+
+    @property
+    def tracked(self) -> Belief:
+        """What is known at the points that are tracked, in the regression's units."""
+        assert self.tracking is not None
+        belief = self._add_prior_mean(self.tracking, self.tracking.X)
+        return belief if self.real is None else belief.with_mean_of(self.real.tracked)
+
+    def at(self, X: Tensor) -> Belief:
+        """Return what is known at ``... x (b) x q x d`` points."""
+        return self.units.restore(self.inside(X))
+
+    def inside(self, X: Tensor) -> Belief:
+        """Return what is known at ``... x (b) x q x d`` points, of values in the regression's units."""
+        points = self.units.scale_points(X)
+        belief = self._add_prior_mean(self.regression.at(points), points)
+        return belief if self.real is None else belief.with_mean_of(self.real.inside(X))
+
+    def at_with_pending(self, X: Tensor, pending: Tensor) -> Belief:
+        """Return what is known at ``... x (b) x 1 x d`` points once other ones, ``... x (b) x p x d``, are observed.
+
+        This is for pending points that differ from one batch entry to the next; where they are the same for all, it is
+        cheaper to :meth:`imagine` them.
+        """
+        noise = self.regression.noise
+        noise = noise if noise.shape[-2] == 1 else noise.mean(dim=-2, keepdim=True)
+        both = torch.cat([X, pending], dim=-2)
+        return self.units.restore(self.inside(both).given(noise).with_mean_of(self.inside(X)))
+
+    def append(
+        self,
+        X: Tensor,
+        Y: Tensor,
+        noise: Tensor | None = None,
+        renew: Callable[[Regression], Regression] | None = None,
+    ) -> Surrogate:
+        """Learn from more observations, without factorizing the kernel matrix anew.
+
+        Args:
+            X: ``(b) x q x d``.
+            Y: ``(b) x q x n``, NaN for values that are missing.
+            noise: ``(b) x q x n`` variances, where observations have their own.
+            renew: What to do with the regression before points are tracked by it, such as drawing a dictionary.
+        """
+        points, values = self.units.scale_points(X), self.units.scale_values(Y)
+        if self.prior_mean is not None:
+            values = values - self.prior_mean(points)
+        noise = None if noise is None else self.units.scale_variances(noise)
+        grown = self.regression.append(points, values, noise)
+        return self._with_regression(grown if renew is None else renew(grown), grown)
+
+    def imagine(self, X: Tensor) -> Surrogate:
+        """Take ``(b) x q x d`` points as observed, at the mean: the variance shrinks there, the mean stays."""
+        grown = self.regression.imagine(self.units.scale_points(X))
+        imagined = self._with_regression(grown, grown)
+        return replace(imagined, real=self if self.real is None else self.real)
+
+    def track(self, points: Tensor) -> Surrogate:
+        """Keep what is known at ``N x d`` points up to date while observations arrive."""
+        return replace(self, tracking=self.regression.track(self.units.scale_points(points)))
+
+    def expand(self, batch_shape: torch.Size) -> Surrogate:
+        """Return the same surrogate under a larger batch shape."""
+        return replace(self, regression=self.regression.expand(batch_shape), tracking=None)
+
+    def prepare_for_variances(self) -> Surrogate:
+        """Return a surrogate with the same answers, to rounding, that has cheap variances at very many points."""
+        return replace(self, regression=self.regression.prepare_for_variances())
+
+    def _with_regression(self, regression: Regression, grown: Regression) -> Surrogate:
+        tracking = self.tracking
+        if tracking is not None:
+            tracking = tracking.advance(grown) if regression is grown else regression.track(tracking.X)
+        return replace(self, regression=regression, tracking=tracking)
+
+    def _add_prior_mean(self, belief: Belief, points: Tensor) -> Belief:
+        return belief if self.prior_mean is None else belief.mapped(None, self.prior_mean(points))
