@@ -210,7 +210,7 @@ class Problem:
     Attributes:
         title: Of its rows.
         instances: Drawn when they are needed.
-        eta: The regulariser.
+        eta: The regularizer.
         rounds: T.
         noise: Of standard deviation one.
     """

@@ -25,9 +25,9 @@ from mtbo_torch.tables import mean_and_sd, text_table
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="mtbo-torch", description="Multi-task Bayesian optimisation with guarantees.")
+    parser = argparse.ArgumentParser(prog="mtbo-torch", description="Multi-task Bayesian optimization with guarantees.")
     commands = parser.add_subparsers(dest="command", required=True)
-    _add_demo(commands.add_parser("demo", help="optimise two correlated tasks and draw what happened"))
+    _add_demo(commands.add_parser("demo", help="optimize two correlated tasks and draw what happened"))
     _add_reproduce(commands.add_parser("reproduce", help="run the paper's experiments", epilog=_panel_list()))
     options = parser.parse_args(arguments)
     try:
@@ -149,7 +149,7 @@ def demo(trials: int, rounds: int, out: Path) -> None:
 
     settings, numbers = Settings(rounds=rounds), tuple(range(trials))
     columns = {}
-    with progress_bar(2 * rounds, "optimising") as bar:
+    with progress_bar(2 * rounds, "optimizing") as bar:
         for algorithm in ("MT-KB", "random"):
             run, blocks = Run(Part("rkhs-2-chebyshev", algorithm, numbers, settings)), []
             while not run.is_done:

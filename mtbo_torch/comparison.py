@@ -52,7 +52,7 @@ class ComparedKernel:
             other points, summed over the points.
         difference: By how much that exceeds the reference's.
         standard_error: :math:`\sqrt t` times the standard deviation of the points' own differences.
-        log_marginal_likelihood: The log density of all values together, without priors of hyper-parameters.
+        log_marginal_likelihood: The log density of all values together, without priors of hyperparameters.
         num_parameters: The number of parameters that were learned, the noise included.
         log_densities: ``t``, the terms of `log_density`.
         model: The fitted model, in the units of the data.
@@ -168,9 +168,9 @@ def compare_kernels(
     r"""Fit several kernels to the data, and tell which predicts left-out points best.
 
     Every kernel is fitted by maximum likelihood, with one learned noise for all tasks, on inputs scaled to the unit
-    cube and standardised values. Then the n values at each point are predicted together from all other points, in
+    cube and standardized values. Then the n values at each point are predicted together from all other points, in
     closed form (:meth:`ExactMultiTaskGP.leave_one_out`). The sum of the log densities of what was observed is the
-    measure: unlike the marginal likelihood it hardly depends on how vague the prior is. The hyper-parameters are those
+    measure: unlike the marginal likelihood it hardly depends on how vague the prior is. The hyperparameters are those
     learned from all points, which flatters kernels with many of them when points are few.
 
     Without `kernels` these four are compared, each with BoTorch's RBF kernel with one lengthscale per input:

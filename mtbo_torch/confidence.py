@@ -30,7 +30,7 @@ def exact_radius(info_gain: Number, norm_bound: Number, noise_scale: Number, eta
             ``info_gain``.
         norm_bound: A bound b of the RKHS norm :math:`\|f\|_\Gamma`, at least 0; a number or ``(b)``.
         noise_scale: The noise's sub-Gaussian constant :math:`\sigma`, such as its standard deviation if it is Gaussian.
-        eta: The regulariser of the model, :math:`\eta > 0`.
+        eta: The regularizer of the model, :math:`\eta > 0`.
         delta: The probability of failure, in ``(0, 1]``.
 
     Returns:
@@ -63,7 +63,7 @@ def nystrom_radius(
         info_gain: ``(b)`` or a number, half of the sum: a :class:`NystromMultiTaskGP`'s ``info_gain``.
         norm_bound: A bound b of the RKHS norm :math:`\|f\|_\Gamma`, at least 0; a number or ``(b)``.
         noise_scale: The noise's sub-Gaussian constant :math:`\sigma`, such as its standard deviation if it is Gaussian.
-        eta: The regulariser of the model, :math:`\eta > 0`.
+        eta: The regularizer of the model, :math:`\eta > 0`.
         delta: The probability of failure, in ``(0, 1]``.
         epsilon: The accuracy of the dictionary, in ``(0, 1)``.
 
@@ -218,7 +218,7 @@ def _checked(
     require_positive(name, complexity, "Pass it from the model.", allow_zero=True)
     require_positive("norm_bound", norm_bound, "Pass a bound of the RKHS norm of the objective.", allow_zero=True)
     require_positive("noise_scale", noise_scale, "Pass the noise's standard deviation.", allow_zero=True)
-    require_positive("eta", eta, "Pass the regulariser of the model, for instance 0.1.")
+    require_positive("eta", eta, "Pass the regularizer of the model, for instance 0.1.")
     require_probability("delta", delta, "Pass the probability with which the bound may fail, for instance 0.1.")
     shapes = [torch.as_tensor(value).shape for value in (complexity, norm_bound, noise_scale, eta)]
     require_broadcast(f"{name}, norm_bound, noise_scale and eta", *shapes)

@@ -1,4 +1,4 @@
-"""Maximising many functions on one box at once."""
+"""Maximizing many functions on one box at once."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from botorch.optim.initializers import initialize_q_batch
 from botorch.utils.sampling import draw_sobol_samples, manual_seed
 from torch import Tensor
 
-# At a kink, of which a Chebyshev scalarisation has many, a longer search along a line finds nothing more.
+# At a kink, of which a Chebyshev scalarization has many, a longer search along a line finds nothing more.
 LONGEST_LINE_SEARCH = 10
 FLAT = 1e-6
 
 
-def maximise(
+def maximize(
     function: Callable[[Tensor], Tensor], bounds: Tensor, seeds: Sequence[int], num_restarts: int, raw_samples: int
 ) -> tuple[Tensor, Tensor]:
-    """A maximiser of each of b functions, by one call of BoTorch's batched L-BFGS-B from several starts each.
+    """A maximizer of each of b functions, by one call of BoTorch's batched L-BFGS-B from several starts each.
 
     Every start of every function is a problem of its own, so a function's answer does not depend on the others.
 
@@ -36,10 +36,10 @@ def maximise(
 
     Example:
         >>> import torch
-        >>> from mtbo_torch.optimization import maximise
+        >>> from mtbo_torch.optimization import maximize
         >>> peaks = torch.tensor([[0.25], [0.75]], dtype=torch.double)
         >>> box = torch.tensor([[0.0], [1.0]], dtype=torch.double)
-        >>> x, _ = maximise(lambda X: -(X - peaks).square().sum(-1), box, seeds=[0, 1], num_restarts=2, raw_samples=16)
+        >>> x, _ = maximize(lambda X: -(X - peaks).square().sum(-1), box, seeds=[0, 1], num_restarts=2, raw_samples=16)
         >>> x.allclose(peaks, atol=1e-3)
         True
     """
@@ -51,7 +51,7 @@ def maximise(
     d = bounds.shape[-1]
     lower, upper = (torch.cat([bound, bound.new_zeros(1)]) for bound in bounds)
     upper[-1] = len(seeds)
-    # The owner of a start travels with it as one more input, which the optimiser keeps fixed.
+    # The owner of a start travels with it as one more input, which the optimizer keeps fixed.
     conditions = torch.cat([torch.cat(starts), owners.unsqueeze(-1)], dim=-1).unsqueeze(-2)
     with warnings.catch_warnings(record=True) as caught:
         found, _ = gen_candidates_scipy(
@@ -72,7 +72,7 @@ def maximise(
 
 
 def _starts(points: Tensor, values: Tensor, count: int, seed: int) -> Tensor:
-    # A function may be flat, as an acquisition is before the first observation: every point is a maximiser, and
+    # A function may be flat, as an acquisition is before the first observation: every point is a maximizer, and
     # rounding shall not choose.
     if values.max() - values.min() <= FLAT * values.abs().max():
         values = torch.zeros_like(values)

@@ -19,8 +19,8 @@ from torch import Tensor
 from mtbo_torch.checks import require_finite, require_positive, require_tensor
 from mtbo_torch.experiments.storage import write_atomically
 
-# Okabe and Ito's palette, distinguishable with any kind of colour vision, with grey in place of its yellow.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+# Okabe and Ito's palette, distinguishable with any kind of color vision, with gray in place of its yellow.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 STYLES = ("-", "--", ":")
 MOST_BANDS = 3
 MOST_NUMBERED = 12
@@ -50,12 +50,12 @@ def plot_regret(curves: Mapping[str, Tensor], ax: Axes | None = None, ylabel: st
     _require_curves("curves", curves)
     ax = _axes(ax)
     for i, (name, curve) in enumerate(curves.items()):
-        colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % len(STYLES)]
-        _draw_mean(ax, curve, colour, style, name)
+        color, style = COLORS[i % len(COLORS)], STYLES[i // len(COLORS) % len(STYLES)]
+        _draw_mean(ax, curve, color, style, name)
         if len(curves) <= MOST_BANDS:
-            _draw_band(ax, curve, colour)
+            _draw_band(ax, curve, color)
         else:
-            _draw_bars(ax, curve, colour, place=i / len(curves))
+            _draw_bars(ax, curve, color, place=i / len(curves))
     ax.set(xlabel="round", ylabel=ylabel, xlim=(1, max(2, _num_rounds(curves))))
     _legend(ax)
     return ax
@@ -88,10 +88,10 @@ def plot_certificate(regrets: Mapping[str, Tensor], certificates: Mapping[str, T
     _require_curves("regrets", regrets)
     ax = _axes(ax)
     for i, (name, curve) in enumerate(certificates.items()):
-        colour = COLOURS[i % len(COLOURS)]
+        color = COLORS[i % len(COLORS)]
         for values, style, what in ((curve, "--", "certificate"), (regrets[name], "-", "regret")):
-            _draw_mean(ax, values, colour, style, f"{name}: {what}")
-            _draw_band(ax, values, colour)
+            _draw_mean(ax, values, color, style, f"{name}: {what}")
+            _draw_band(ax, values, color)
     ax.set(xlabel="round", ylabel="time-average regret", yscale="log", xlim=(1, max(2, _num_rounds(certificates))))
     _legend(ax)
     return ax
@@ -128,21 +128,21 @@ def _legend(ax: Axes) -> None:
     ax.legend(frameon=False, ncols=math.ceil(len(ax.get_legend_handles_labels()[0]) / MOST_IN_COLUMN) or 1)
 
 
-def _draw_mean(ax: Axes, curve: Tensor, colour: str, style: str, label: str) -> None:
-    ax.plot(range(1, curve.shape[-1] + 1), _plain(curve).mean(dim=0), color=colour, linestyle=style, label=label)
+def _draw_mean(ax: Axes, curve: Tensor, color: str, style: str, label: str) -> None:
+    ax.plot(range(1, curve.shape[-1] + 1), _plain(curve).mean(dim=0), color=color, linestyle=style, label=label)
 
 
-def _draw_band(ax: Axes, curve: Tensor, colour: str) -> None:
+def _draw_band(ax: Axes, curve: Tensor, color: str) -> None:
     mean, below, above = _spread(curve)
-    ax.fill_between(range(1, curve.shape[-1] + 1), mean - below, mean + above, color=colour, alpha=0.2, linewidth=0)
+    ax.fill_between(range(1, curve.shape[-1] + 1), mean - below, mean + above, color=color, alpha=0.2, linewidth=0)
 
 
-def _draw_bars(ax: Axes, curve: Tensor, colour: str, place: float) -> None:
+def _draw_bars(ax: Axes, curve: Tensor, color: str, place: float) -> None:
     rounds = curve.shape[-1]
     step = max(1, rounds // 8)
     at = torch.arange(int(step * (0.5 + place)) - 1, rounds, step).clamp(0, rounds - 1)
     mean, below, above = (values[at] for values in _spread(curve))
-    ax.errorbar(at + 1, mean, yerr=torch.stack([below, above]), fmt="none", ecolor=colour, capsize=2, alpha=0.7)
+    ax.errorbar(at + 1, mean, yerr=torch.stack([below, above]), fmt="none", ecolor=color, capsize=2, alpha=0.7)
 
 
 def _spread(curve: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -158,10 +158,10 @@ def plot_pareto(
     """The values of two objectives that were chosen, and the front they make.
 
     Args:
-        chosen: ``t x 2``, in the order of the rounds, which their colours tell.
+        chosen: ``t x 2``, in the order of the rounds, which their colors tell.
         attainable: ``N x 2``, what can be attained, or just its front: drawn behind, with its Pareto front.
         ax: Where to draw; a new figure if not given.
-        signs: 1 for an objective that is maximised, -1 for one that is minimised.
+        signs: 1 for an objective that is maximized, -1 for one that is minimized.
 
     Example:
         >>> import torch
@@ -175,17 +175,17 @@ def plot_pareto(
         _require_pairs("attainable", attainable)
     if len(signs) != 2 or any(sign not in (1, -1) for sign in signs):
         raise ValueError(
-            f"signs should be 1 (maximised) or -1 (minimised) for two objectives, got {signs!r}. Pass both."
+            f"signs should be 1 (maximized) or -1 (minimized) for two objectives, got {signs!r}. Pass both."
         )
     ax = _axes(ax)
     if attainable is not None:
         possible = _plain(attainable)
         front = _front(possible, signs)
         ax.scatter(possible[:, 0], possible[:, 1], color="0.85", s=6, zorder=1, label="attainable")
-        ax.step(*front.T, where="pre", color=COLOURS[1], alpha=0.5, zorder=2)
-        ax.scatter(front[:, 0], front[:, 1], color=COLOURS[1], s=12, zorder=2, label="true front")
+        ax.step(*front.T, where="pre", color=COLORS[1], alpha=0.5, zorder=2)
+        ax.scatter(front[:, 0], front[:, 1], color=COLORS[1], s=12, zorder=2, label="true front")
     found = _plain(chosen)
-    ax.step(*_front(found, signs).T, where="pre", color=COLOURS[0], linewidth=1, zorder=3, label="front found")
+    ax.step(*_front(found, signs).T, where="pre", color=COLORS[0], linewidth=1, zorder=3, label="front found")
     rounds = range(1, len(found) + 1)
     x, y = found.unbind(dim=-1)
     dots = ax.scatter(x, y, c=rounds, cmap="viridis", s=24, zorder=4, edgecolors="white", linewidths=0.5)
@@ -220,7 +220,7 @@ def plot_posterior(
     radius: float = 2.0,
     names: Sequence[str] | None = None,
 ) -> Axes:
-    r"""Each task's posterior mean and a band of ``radius`` standard deviations around it, in one colour per task.
+    r"""Each task's posterior mean and a band of ``radius`` standard deviations around it, in one color per task.
 
     .. math:: \mu_i(x) \pm \beta \sqrt{\Gamma_{ii}(x, x)}
 
@@ -264,14 +264,14 @@ def plot_posterior(
     ax = _axes(ax)
     along = _plain(X[:, 0])
     for i, label in enumerate(labels):
-        colour = COLOURS[i % len(COLOURS)]
-        ax.plot(along, mean[:, i], color=colour, linestyle=STYLES[i // len(COLOURS) % len(STYLES)], label=label)
+        color = COLORS[i % len(COLORS)]
+        ax.plot(along, mean[:, i], color=color, linestyle=STYLES[i // len(COLORS) % len(STYLES)], label=label)
         low, high = mean[:, i] - radius * sd[:, i], mean[:, i] + radius * sd[:, i]
-        ax.fill_between(along, low, high, color=colour, alpha=0.2, linewidth=0)
+        ax.fill_between(along, low, high, color=color, alpha=0.2, linewidth=0)
     if train_X is not None and train_Y is not None:
         for i, values in enumerate(_plain(train_Y).unbind(dim=-1)):
-            colour = COLOURS[i % len(COLOURS)]
-            ax.scatter(_plain(train_X[:, 0]), values, color=colour, s=18, zorder=3, edgecolors="white")
+            color = COLORS[i % len(COLORS)]
+            ax.scatter(_plain(train_X[:, 0]), values, color=color, s=18, zorder=3, edgecolors="white")
     ax.set(xlabel="x", ylabel="value")
     if along.min() < along.max():
         ax.set_xlim(float(along.min()), float(along.max()))
@@ -347,9 +347,9 @@ def plot_dictionary(sizes: Mapping[str, Tensor], ax: Axes | None = None) -> Axes
     _require_curves("sizes", sizes)
     ax = _axes(ax)
     for i, (name, curve) in enumerate(sizes.items()):
-        colour, style = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % len(STYLES)]
-        _draw_mean(ax, curve, colour, style, name)
-        _draw_band(ax, curve, colour)
+        color, style = COLORS[i % len(COLORS)], STYLES[i // len(COLORS) % len(STYLES)]
+        _draw_mean(ax, curve, color, style, name)
+        _draw_band(ax, curve, color)
     rounds = _num_rounds(sizes)
     largest = max(float(_plain(curve).nan_to_num(nan=0).max()) for curve in sizes.values())
     ax.plot((1, rounds), (1, rounds), color="0.5", linestyle=":", label="all observations")

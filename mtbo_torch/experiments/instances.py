@@ -12,7 +12,7 @@ from botorch.test_functions.base import MultiObjectiveTestProblem
 from torch import Tensor
 
 from mtbo_torch.kernels import MultiTaskKernel
-from mtbo_torch.optimization import maximise
+from mtbo_torch.optimization import maximize
 from mtbo_torch.scalarizations import Scalarization
 
 # For the best value on a box, which every regret is measured from.
@@ -98,7 +98,7 @@ class BoxInstances(Instances):
     """On a box, the same function in every trial; what differs is the noise and the weights.
 
     Attributes:
-        problem: A test problem whose objectives are to be maximised.
+        problem: A test problem whose objectives are to be maximized.
         bounds: ``2 x d``.
     """
 
@@ -131,7 +131,7 @@ class BoxInstances(Instances):
         def function(X: Tensor) -> Tensor:
             return scalarized(self.problem.evaluate_true(X).unsqueeze(-2)).squeeze(-1)
 
-        x, values = maximise(function, self.bounds, [0] * len(flat), BEST_RESTARTS, BEST_RAW_SAMPLES)
+        x, values = maximize(function, self.bounds, [0] * len(flat), BEST_RESTARTS, BEST_RAW_SAMPLES)
         return _polished(function, self.bounds, x, values)[index].reshape(weights.shape[:-1])
 
 

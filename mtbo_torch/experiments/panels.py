@@ -47,7 +47,7 @@ Build = Callable[[Sequence[int], Settings, FieldProblem | None], Instances]
 
 @dataclass(frozen=True)
 class Experiment:
-    """A problem with a scalarisation.
+    """A problem with a scalarization.
 
     Attributes:
         name: Of the folder with its results.
@@ -239,9 +239,9 @@ def _all_panels() -> dict[str, Panel]:
         _panel("fig1d", "Perturbed sine function", "sine-chebyshev", average, (*_USUAL, _MOBO)),
         _panel("fig1e", "Shifted Branin-Hoo", "branin-chebyshev", average, (*_USUAL, _MOBO)),
         _panel("fig1f", "Sensor measurements", "sensors-chebyshev", average, (*_USUAL, _MOBO)),
-        _panel("fig2a", "RKHS function, linear scalarisation", "rkhs-2-linear", average, _USUAL),
-        _panel("fig2b", "Perturbed sine function, linear scalarisation", "sine-linear", average, (*_USUAL, _MOBO)),
-        _panel("fig2c", "Sensor measurements, linear scalarisation", "sensors-linear", average, (*_USUAL, _MOBO)),
+        _panel("fig2a", "RKHS function, linear scalarization", "rkhs-2-linear", average, _USUAL),
+        _panel("fig2b", "Perturbed sine function, linear scalarization", "sine-linear", average, (*_USUAL, _MOBO)),
+        _panel("fig2c", "Sensor measurements, linear scalarization", "sensors-linear", average, (*_USUAL, _MOBO)),
         _panel("fig3a", "RKHS function", "rkhs-2-chebyshev", bayes, _USUAL),
         _panel("fig3b", "Perturbed sine function", "sine-chebyshev", bayes, (*_USUAL, _MOBO)),
         _panel("fig3c", "Sensor measurements", "sensors-chebyshev", bayes, (*_USUAL, _MOBO)),

@@ -216,7 +216,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 def _run_part_alone(part: Part) -> tuple[Columns, float]:
-    # A worker may have several threads, but the hosts' optimisers use the process's random numbers.
+    # A worker may have several threads, but the hosts' optimizers use the process's random numbers.
     with _ONE_AT_A_TIME:
         return run_part(part)
 

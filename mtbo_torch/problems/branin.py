@@ -13,7 +13,7 @@ from mtbo_torch.problems.paper import BRANIN_MEAN, BRANIN_NUM_TASKS, BRANIN_SD
 
 
 class ShiftedBranin(MultiObjectiveTestProblem):
-    r"""The paper's nine shifted Branin-Hoo functions on the unit square, to be maximised.
+    r"""The paper's nine shifted Branin-Hoo functions on the unit square, to be maximized.
 
     .. math:: f_i(x) = (m - g(x - i e_i / 100)) / s, \quad i = 1, \dots, 9
 

@@ -33,17 +33,17 @@ NUGGETS = torch.logspace(-4, 1, 16, dtype=torch.double)
 
 @dataclass(frozen=True, eq=False)
 class FieldProblem:
-    r"""Several variables measured at N places, all to be maximised, with a kernel estimated from other readings R.
+    r"""Several variables measured at N places, all to be maximized, with a kernel estimated from other readings R.
 
     .. math:: \Gamma(x, x') = \exp(-\|x - x'\|^2 / (2 \ell^2)) B, \quad B = R^T K^{-1} R / m
 
     Attributes:
         tasks: The names of the n variables.
         choices: ``N x d``, the places, moved and scaled into the unit box, proportions kept.
-        values: ``N x n``, f, standardised by the mean and standard deviation of R.
+        values: ``N x n``, f, standardized by the mean and standard deviation of R.
         lengthscale: :math:`\ell`.
         task_covar: ``n x n``, B.
-        noise_scale: :math:`\sigma`, the largest standard deviation of a task in R, once it is standardised.
+        noise_scale: :math:`\sigma`, the largest standard deviation of a task in R, once it is standardized.
         report: What was read and what was left out, in a sentence.
 
     Example:
@@ -120,7 +120,7 @@ class FieldProblem:
 
 
 def fit_squared_exponential(X: Tensor, R: Tensor) -> tuple[float, float]:
-    r"""Lengthscale and nugget by the likelihood of :math:`R \sim N(0, K \otimes B)`, with its maximiser in place of B.
+    r"""Lengthscale and nugget by the likelihood of :math:`R \sim N(0, K \otimes B)`, with its maximizer in place of B.
 
     .. math:: -\frac{n}{2} \log\det K - \frac{m}{2} \log\det(R^T K^{-1} R / m), \quad K = k(X, X) + nugget \cdot I
 
@@ -128,7 +128,7 @@ def fit_squared_exponential(X: Tensor, R: Tensor) -> tuple[float, float]:
 
     Args:
         X: ``m x d``, in the unit box.
-        R: ``m x n``, standardised.
+        R: ``m x n``, standardized.
     """
     lengthscales = LENGTHSCALES[:, None, None, None]
     K = _gram(X, lengthscales, NUGGETS[:, None, None])

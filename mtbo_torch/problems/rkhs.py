@@ -23,7 +23,7 @@ from mtbo_torch.problems.paper import NUM_CENTERS
 
 
 class RKHSFunction(MultiObjectiveTestProblem):
-    r"""A function of known RKHS norm, as a BoTorch test problem: all tasks are to be maximised.
+    r"""A function of known RKHS norm, as a BoTorch test problem: all tasks are to be maximized.
 
     .. math:: f = \sum_i \Gamma(\cdot, x_i) c_i, \quad \|f\|_\Gamma^2 = \sum_{ij} c_i^T \Gamma(x_i, x_j) c_j
 

@@ -30,7 +30,7 @@ from mtbo_torch.kernels import MultiTaskKernel, learned_kernel, num_tasks_of, re
 from mtbo_torch.learning import Units, learn_kernel
 from mtbo_torch.models import ExactMultiTaskGP, MultiTaskGPModel
 from mtbo_torch.noise import set_noise
-from mtbo_torch.optimization import maximise
+from mtbo_torch.optimization import maximize
 from mtbo_torch.regression import Followed, GrowingRows, Regression
 from mtbo_torch.scalarizations import (
     ChebyshevScalarization,
@@ -428,7 +428,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
                 return acqf(X) if self.batch_shape else acqf(X.squeeze(1)).unsqueeze(-1)
 
             seeds = [int(torch.randint(2**31, (1,), generator=generator)) for generator in self._generators]
-            best, _ = maximise(values, box, seeds, self.num_restarts, self.raw_samples)
+            best, _ = maximize(values, box, seeds, self.num_restarts, self.raw_samples)
             points = torch.cat([points, best.reshape(*self.batch_shape, 1, d)], dim=-2)
         points = points[..., -len(scalarizations) :, :]
         return points if self._units is None else self._units.original(points)
