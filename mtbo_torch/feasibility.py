@@ -1,4 +1,4 @@
-"""Constraints on outcomes, and how likely they are to hold."""
+"""Outcome constraints and their probability of being satisfied."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from torch.special import ndtri
 from mtbo_torch.checks import require_finite, require_tensor
 from mtbo_torch.regression import sum_all
 
-# Fixed points of the unit cube from which a joint probability is averaged.
+# The number of fixed points of the unit cube over which a joint probability is averaged.
 NUM_SAMPLES = 128
-# Probabilities are worked out for as many points at once as take this many numbers.
+# Points are processed in chunks of at most this many numbers.
 MOST_NUMBERS = 2**22
-# The relative rounding up to which rows are multiples of each other.
+# The relative tolerance within which rows count as multiples of each other.
 PARALLEL = 1e-12
 
 
 class OutcomeConstraints(torch.nn.Module):
     r"""Constraints :math:`A y \le c` on the values y of the tasks at a point.
 
-    Rows of A that are multiples of each other become one interval. All numbers are kept in double precision.
+    Rows of A that are multiples of each other become one interval. All numbers are stored in double precision.
 
     Args:
-        A: ``m x n``, one row per constraint and one column per task; no row of zeros.
+        A: ``m x n``, one row per constraint and one column per task; no row may be zero.
         c: ``m`` or ``m x 1``, as in BoTorch's ``(A, b)``.
 
     Raises:
-        ValueError: If two constraints leave no interval between them.
+        ValueError: If two constraints contradict each other.
 
     Example:
         >>> import torch
@@ -70,14 +70,14 @@ class OutcomeConstraints(torch.nn.Module):
         for low, high in bounds:
             if low >= high:
                 raise ValueError(
-                    f"A and c should leave an interval allowed, got an outcome that is to be at least {low:g} and at "
+                    f"A and c should leave an interval allowed, got an outcome that must be at least {low:g} and at "
                     f"most {high:g} (in a direction of unit length). A row a of A and an entry c mean a^T y <= c."
                 )
         self._is_interval = [math.isfinite(low) for low, _ in bounds]
         self.register_buffer("A", torch.stack(rows))
         self.register_buffer("lower", A.new_tensor([low for low, _ in bounds]))
         self.register_buffer("upper", A.new_tensor([high for _, high in bounds]))
-        # Nothing depends on the value of the last one.
+        # The draw for the last row is not used, so one row needs one sample.
         count = NUM_SAMPLES if len(rows) > 1 else 1
         self.register_buffer("offset", A.new_zeros(self.num_tasks))
         self.register_buffer("scale", A.new_ones(self.num_tasks))
@@ -90,11 +90,11 @@ class OutcomeConstraints(torch.nn.Module):
         return self.A.shape[-1]
 
     def extra_repr(self) -> str:
-        """The directions of unit length, and between what the tasks' values along them may lie."""
+        """Return the rows of unit length and their lower and upper limits."""
         return f"{self.A.tolist()}, {self.lower.tolist()}, {self.upper.tolist()}"
 
     def in_units(self, offset: Tensor, scale: Tensor) -> Self:
-        r"""The same constraints on values in other units, :math:`y = o + s \cdot y'` task by task.
+        r"""Return the same constraints on values in other units, :math:`y = o + s \cdot y'` task by task.
 
         Args:
             offset: ``... x 1 x n``, o.
@@ -112,7 +112,7 @@ class OutcomeConstraints(torch.nn.Module):
         return own
 
     def hold(self, Y: Tensor) -> Tensor:
-        """``...``, whether all hold for values ``... x n``, up to rounding."""
+        """Return a boolean ``...``: do values ``... x n`` satisfy all constraints, up to rounding?"""
         Y = require_tensor("Y", Y, "Pass one column per task.")
         if Y.shape[-1:] != (self.num_tasks,):
             raise ValueError(
@@ -124,11 +124,11 @@ class OutcomeConstraints(torch.nn.Module):
         return ((outcomes >= self.lower.to(Y) - rounding) & (outcomes <= self.upper.to(Y) + rounding)).all(dim=-1)
 
     def probability(self, mean: Tensor, covariance: Tensor) -> Tensor:
-        r"""``...``, the probability that all hold for :math:`y \sim N(\mu, \Gamma)`, differentiable.
+        r"""Return ``...``, the probability that :math:`y \sim N(\mu, \Gamma)` satisfies all constraints.
 
-        For one constraint it is exact. For several the tasks' covariances count: the constraints are taken one after
-        another, each given values of those before, averaged over fixed points (Genz 1992; mostly within 1e-3, at worst
-        within 1e-2, or 3e-2 with more constraints than tasks).
+        It is differentiable. For one constraint it is exact. Several constraints are taken one after another, each
+        given values of the previous ones, and averaged over fixed points (Genz 1992); the error is mostly below 1e-3,
+        at worst 1e-2, or 3e-2 with more constraints than tasks.
 
         Args:
             mean: ``... x n``.
@@ -144,14 +144,14 @@ class OutcomeConstraints(torch.nn.Module):
             )
         size = max(1, MOST_NUMBERS // (self.samples.numel() * mean.shape[:-2].numel()))
         if mean.dim() == 1 or mean.shape[-2] <= size:
-            return self._probability(mean, covariance)
+            return self._compute_probability(mean, covariance)
         pieces = zip(mean.split(size, dim=-2), covariance.split(size, dim=-3), strict=True)
-        return torch.cat([self._probability(*piece) for piece in pieces], dim=-1)
+        return torch.cat([self._compute_probability(*piece) for piece in pieces], dim=-1)
 
-    def _probability(self, mean: Tensor, covariance: Tensor) -> Tensor:
+    def _compute_probability(self, mean: Tensor, covariance: Tensor) -> Tensor:
         A, offset, scale = self.A.to(mean), self.offset.to(mean), self.scale.to(mean)
         mean, covariance = offset + scale * mean, scale.unsqueeze(-1) * covariance * scale.unsqueeze(-2)
-        center, chol = mean @ A.mT, _semidefinite_cholesky(A, covariance)
+        center, chol = mean @ A.mT, _factorize_semidefinite(A, covariance)
         low, high = ((bound.to(mean) - center).unsqueeze(-1) for bound in (self.lower, self.upper))  # ... x m x 1
         eps = torch.finfo(mean.dtype).eps
         total = torch.ones_like(center[..., :1])
@@ -162,7 +162,7 @@ class OutcomeConstraints(torch.nn.Module):
             below, share = torch.zeros_like(upper), _ndtr(upper)
             if self._is_interval[j]:
                 lower = (low[..., j, :] - shift) / chol[..., j, j, None]
-                # From the side on which both are small.
+                # Subtract in the tail in which both are small.
                 below = _ndtr(lower)
                 share = torch.where(lower > 0, _ndtr(-lower) - _ndtr(-upper), share - below)
             total = total * share
@@ -171,19 +171,19 @@ class OutcomeConstraints(torch.nn.Module):
 
 
 def _ndtr(x: Tensor) -> Tensor:
-    """The normal distribution function; torch's own is zero from eight standard deviations below the mean on."""
+    """Compute the normal distribution function; torch's own is zero more than eight deviations below the mean."""
     return torch.erfc(-x * math.sqrt(0.5)) / 2
 
 
-def _semidefinite_cholesky(A: Tensor, covariance: Tensor) -> Tensor:
-    """``... x m x m``, of ``A covariance A^T``, which is singular where tasks are one and the same.
+def _factorize_semidefinite(A: Tensor, covariance: Tensor) -> Tensor:
+    """Return ``... x m x m``, the Cholesky factor of ``A covariance A^T``, which may be singular.
 
-    Pivots that rounding has made up are replaced by the size of that rounding, and no entry is larger than the variance
-    of its row allows.
+    Pivots below the rounding error are replaced by the rounding error, and no entry is larger than the variance of its
+    row allows.
     """
     number = torch.finfo(covariance.dtype)
     joint = A @ covariance @ A.mT
-    # The rows' deviations if nothing cancelled.
+    # An upper bound on the rows' standard deviations, without any cancellation.
     largest = covariance.detach().diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt() @ A.abs().mT
     floor = (10 * A.shape[-1] * number.eps * largest.square()).clamp_min(number.tiny)
     rest = joint.diagonal(dim1=-2, dim2=-1)

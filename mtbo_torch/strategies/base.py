@@ -23,7 +23,7 @@ from mtbo_torch.scalarizations import (
     WeightDistribution,
     default_weights,
 )
-from mtbo_torch.tables import html_table, text_table
+from mtbo_torch.tables import format_html_table, format_text_table
 
 WEIGHTS_STREAM = 0x5CA1AB1E
 STATE = {
@@ -248,11 +248,11 @@ class Strategy(ABC):
 
     def __repr__(self) -> str:
         headline, rows = self._shown()
-        return f"{headline}\n{text_table(rows)}" if rows else headline
+        return f"{headline}\n{format_text_table(rows)}" if rows else headline
 
     def _repr_html_(self) -> str:
         headline, rows = self._shown()
-        return f"<p>{headline}</p>{html_table(rows) if rows else ''}"
+        return f"<p>{headline}</p>{format_html_table(rows) if rows else ''}"
 
     def _task_names(self) -> list[str]:
         return [f"task {i + 1}" for i in range(self.num_tasks)]
