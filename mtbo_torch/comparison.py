@@ -329,7 +329,7 @@ def _compare_with(row: ComparedKernel, reference: ComparedKernel) -> ComparedKer
 
 
 def _is_independent(kernel: Kernel) -> bool:
-    """Check that the tasks of a kernel are independent and stay so when the kernel is learned."""
+    """Return True if the tasks of a kernel are independent and stay so when the kernel is learned."""
     if not isinstance(kernel, MultiTaskKernel):
         return False
     return all(not B.requires_grad and not (B - B.diagonal().diag()).any() for _, B in kernel.terms())

@@ -112,7 +112,7 @@ class OutcomeConstraints(torch.nn.Module):
         return own
 
     def hold(self, Y: Tensor) -> Tensor:
-        """Return a boolean ``...``: do values ``... x n`` satisfy all constraints, up to rounding?"""
+        """Return ``...``, True where values ``... x n`` satisfy all constraints, up to rounding."""
         Y = require_tensor("Y", Y, "Pass one column per task.")
         if Y.shape[-1:] != (self.num_tasks,):
             raise ValueError(

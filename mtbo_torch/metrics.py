@@ -261,7 +261,7 @@ class RegretTracker:
 
 
 def _find_non_dominated(attainable: Tensor, found: Tensor) -> Tensor:
-    """Return a boolean ``b x N``: found points that no other found point dominates."""
+    """Return ``b x N``, True for found points that no other found point dominates."""
     worst = attainable.amin(dim=-2, keepdim=True) - 1
     return is_non_dominated(torch.where(found.unsqueeze(-1), attainable, worst), deduplicate=False) & found
 

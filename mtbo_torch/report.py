@@ -132,7 +132,7 @@ def write_panel(result: PanelResult, out: Path) -> None:
 
 
 def _is_guaranteed(result: PanelResult) -> bool:
-    """Check that the certificates are based on true bounds on the norm."""
+    """Return True if the certificates are based on true bounds on the norm."""
     return all(
         EXPERIMENTS[name].knows_norm and settings["norm_bound"] == "exact" for name, settings in result.settings.items()
     )

@@ -75,7 +75,7 @@ class Run:
         return self.round >= self.part.settings.rounds
 
     def advance(self) -> Columns:
-        """Play a block of rounds; what happened, each column ``b x q`` or ``b x q x k``."""
+        """Play a block of rounds; return its columns, each ``b x q`` or ``b x q x k``."""
         started = time.perf_counter()
         count = min(BLOCK - self.round % BLOCK, self.part.settings.rounds - self.round)
         rounds = [self._play() for _ in range(count)]

@@ -102,7 +102,7 @@ class RKHSFunction(MultiObjectiveTestProblem):
         if isinstance(norm, Tensor) and norm.numel() != 1:
             raise ValueError(f"norm should be one number, got shape {tuple(norm.shape)}. Pass the desired norm.")
         if self.norm == 0:
-            raise ValueError("coefficients should not all be zero to be scaled, got the function zero. Draw another.")
+            raise ValueError("coefficients should not all be zero to be scaled, got the zero function. Draw another.")
         return type(self)(self.kernel, self.centers, self.coefficients * (norm / self.norm), self.noise_std)
 
     def evaluate_true(self, X: Tensor) -> Tensor:
