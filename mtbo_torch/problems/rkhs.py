@@ -43,7 +43,7 @@ class RKHSFunction(MultiObjectiveTestProblem):
         >>> f = RKHSFunction.draw(kernel, torch.linspace(0, 1, 101).unsqueeze(-1), seed=0)
         >>> f(torch.rand(3, 1)).shape
         torch.Size([3, 2])
-        >>> round(f.scaled_to(2.0).norm, 4)
+        >>> round(f.scale_to(2.0).norm, 4)
         2.0
     """
 
