@@ -54,5 +54,5 @@ OPEN_CHOICES = (
     ("soil", "the kernel from the rows `pred`, f on the rows `val`, otherwise as for the sensors (lengthscale 0.011)"),
     ("Bayes regret", "1,000 weights, the same for all algorithms and trials"),
     ("pairing", "all algorithms have the same functions, weights and noise in the same trial and round"),
-    ("ties", "broken at random, as in the first round"),
+    ("ties", "broken at random, such as between all points in the first round"),
 )
