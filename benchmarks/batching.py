@@ -1,4 +1,4 @@
-"""What ten trials side by side cost over one alone, on fig1b, each algorithm in turns: ``make bench-batching``."""
+"""Compare the cost of ten trials in one batch with the cost of one trial, on fig1b: ``make bench-batching``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mtbo_torch.experiments.runner import Part, run_part
 REPEATS = 3
 
 
-def seconds(algorithm: str, trials: int) -> float:
+def time_trials(algorithm: str, trials: int) -> float:
     started = time.perf_counter()
     run_part(Part("rkhs-2-chebyshev", algorithm, tuple(range(trials)), Settings()))
     return time.perf_counter() - started
@@ -26,8 +26,8 @@ def main() -> None:
     print(f"{'200 rounds of fig1b':<20}{'1 trial (s)':>14}{'10 trials (s)':>15}{'ratio':>8}")
     totals = [0.0, 0.0]
     for algorithm in DEFAULT_ALGORITHMS:
-        seconds(algorithm, 1)
-        pairs = [(seconds(algorithm, 1), seconds(algorithm, 10)) for _ in range(REPEATS)]
+        time_trials(algorithm, 1)
+        pairs = [(time_trials(algorithm, 1), time_trials(algorithm, 10)) for _ in range(REPEATS)]
         one, ten = (statistics.median(times) for times in zip(*pairs, strict=True))
         totals = [totals[0] + one, totals[1] + ten]
         print(f"{algorithm:<20}{one:>14.2f}{ten:>15.2f}{ten / one:>8.2f}", flush=True)

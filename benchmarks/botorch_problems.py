@@ -1,6 +1,7 @@
-"""MT-KB beside BoTorch's own methods on BoTorch's own problems, all kernels learned: ``make bench-botorch``.
+"""Compare MT-KB with BoTorch's methods on BoTorch's problems, all kernels learned: ``make bench-botorch``.
 
-Every run has the same first points and as many evaluations. Finished runs are kept in a file and not run again.
+Every run has the same first points and the same number of evaluations. Finished runs are stored in a file and not
+repeated.
 """
 
 from __future__ import annotations
@@ -38,21 +39,21 @@ PROBLEMS: dict[str, Callable[[], MultiObjectiveTestProblem]] = {
 }
 
 
-def _mtkb(problem: MultiObjectiveTestProblem, seed: int, **options: Any) -> Strategy:
-    effort = {"num_restarts": NUM_RESTARTS, "raw_samples": RAW_SAMPLES}  # as BoTorch's have
+def _make_mtkb(problem: MultiObjectiveTestProblem, seed: int, **options: Any) -> Strategy:
+    effort = {"num_restarts": NUM_RESTARTS, "raw_samples": RAW_SAMPLES}  # as for BoTorch's methods
     return MTKB(problem.num_objectives, bounds=problem.bounds, refit_every=1, seed=seed, **effort, **options)
 
 
-def _by_hypervolume(problem: MultiObjectiveTestProblem, seed: int, **options: Any) -> Strategy:
+def _make_hypervolume_mtkb(problem: MultiObjectiveTestProblem, seed: int, **options: Any) -> Strategy:
     aim = {"scalarization": HypervolumeScalarization, "ref_point": problem.ref_point, "bound": "ellipsoid"}
-    return _mtkb(problem, seed, **aim, **options)
+    return _make_mtkb(problem, seed, **aim, **options)
 
 
 ALGORITHMS: dict[str, Callable[[MultiObjectiveTestProblem, int], Strategy]] = {
-    "MT-KB": _mtkb,
-    "MT-KB, radius 1": lambda p, seed: _mtkb(p, seed, radius=1.0),
-    "MT-KB, hypervolume": _by_hypervolume,
-    "MT-KB, hypervolume, radius 1": lambda p, seed: _by_hypervolume(p, seed, radius=1.0),
+    "MT-KB": _make_mtkb,
+    "MT-KB, radius 1": lambda p, seed: _make_mtkb(p, seed, radius=1.0),
+    "MT-KB, hypervolume": _make_hypervolume_mtkb,
+    "MT-KB, hypervolume, radius 1": lambda p, seed: _make_hypervolume_mtkb(p, seed, radius=1.0),
     "qLogNParEGO": lambda p, seed: NParEGO(p.num_objectives, bounds=p.bounds, seed=seed),
     "qLogNEHVI": lambda p, seed: NEHVI(p.num_objectives, ref_point=p.ref_point, bounds=p.bounds, seed=seed),
     "Sobol": lambda p, seed: SobolSearch(p.num_objectives, bounds=p.bounds, seed=seed + 1000),
@@ -69,9 +70,9 @@ def build(name: str) -> MultiObjectiveTestProblem:
 
 
 def run(name: str, algorithm: str, seed: int, rounds: int) -> dict[str, Any]:
-    """One run: the values observed, and the seconds a round took without the evaluation."""
+    """Run one strategy; return the observed values and the seconds per round without the evaluation."""
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")  # the hosts' own, about line searches and jitter
+    warnings.simplefilter("ignore")  # BoTorch's and GPyTorch's, about line searches and jitter
     problem = build(name)
     first = SobolSearch(problem.num_objectives, bounds=problem.bounds, seed=seed).ask(2 * (problem.dim + 1))
     strategy = ALGORITHMS[algorithm](problem, seed)
@@ -96,7 +97,7 @@ def run(name: str, algorithm: str, seed: int, rounds: int) -> dict[str, Any]:
 
 
 def load(path: Path) -> list[dict[str, Any]]:
-    """The finished runs; a line that was cut off when a run was killed is left out."""
+    """Load the finished runs, without lines that were cut off when a run was killed."""
     runs = []
     for line in path.read_text().splitlines() if path.exists() else []:
         try:
@@ -106,10 +107,10 @@ def load(path: Path) -> list[dict[str, Any]]:
     return runs
 
 
-def bayes_regrets(problem: MultiObjectiveTestProblem, runs: list[dict[str, Any]]) -> list[float]:
-    """Of each run, on values scaled so that the reference point is 0 and the best value of each task 1.
+def compute_bayes_regrets(problem: MultiObjectiveTestProblem, runs: list[dict[str, Any]]) -> list[float]:
+    """Compute the Bayes regret of each run, on values scaled so that the reference point is 0 and the best of a task 1.
 
-    The best of all points is taken from a dense sample and everything that any run has found.
+    The best attainable values come from a dense sample and all points of all runs.
     """
     everything = [torch.tensor(run["Y"], dtype=torch.double) for run in runs]
     generator = torch.Generator().manual_seed(0)
@@ -119,27 +120,27 @@ def bayes_regrets(problem: MultiObjectiveTestProblem, runs: list[dict[str, Any]]
     width = attainable.amax(dim=0) - problem.ref_point
     scalarization = ChebyshevScalarization(weights)
 
-    def best(Y: Tensor) -> Tensor:
+    def find_best(Y: Tensor) -> Tensor:
         return scalarization(((Y - problem.ref_point) / width).expand(BAYES_WEIGHTS, *Y.shape)).amax(dim=-1)
 
-    return [(best(attainable) - best(Y)).mean().item() for Y in everything]
+    return [(find_best(attainable) - find_best(Y)).mean().item() for Y in everything]
 
 
-def spread(values: list[float]) -> str:
+def format_spread(values: list[float]) -> str:
     numbers = torch.tensor(values, dtype=torch.double)
     return f"{numbers.mean():.3f} ± {numbers.std(correction=0):.3f}"
 
 
 def show(runs: list[dict[str, Any]]) -> None:
-    """A table in Markdown: hypervolume as a share of the best known one, Bayes regret, seconds a round."""
-    print("| problem | algorithm | runs | hypervolume share | Bayes regret | seconds a round | qLogNEHVI's over it |")
+    """Print a Markdown table of hypervolume as a share of the best known, Bayes regret, and seconds per round."""
+    print("| problem | algorithm | runs | hypervolume share | Bayes regret | seconds per round | qLogNEHVI's over it |")
     print("|---|---|---|---|---|---|---|")
     for name in PROBLEMS:
         mine = [run for run in runs if run["problem"] == name]
         if not mine:
             continue
         problem = build(name)
-        regrets = bayes_regrets(problem, mine)
+        regrets = compute_bayes_regrets(problem, mine)
         times = {a: [run["seconds"] for run in mine if run["algorithm"] == a] for a in ALGORITHMS}
         mean = {a: sum(values) / len(values) for a, values in times.items() if values}
         for algorithm in mean:
@@ -150,7 +151,8 @@ def show(runs: list[dict[str, Any]]) -> None:
             ]
             ratio = f"{mean[PEER] / mean[algorithm]:.1f}" if PEER in mean and algorithm not in (PEER, "Sobol") else ""
             print(
-                f"| {name} | {algorithm} | {len(own)} | {spread(shares)} | {spread([regrets[i] for i in own])} "
+                f"| {name} | {algorithm} | {len(own)} | {format_spread(shares)} "
+                f"| {format_spread([regrets[i] for i in own])} "
                 f"| {mean[algorithm]:.2f} | {ratio} |"
             )
 
@@ -158,9 +160,9 @@ def show(runs: list[dict[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=25, help="evaluations after the first 2 (d + 1)")
-    parser.add_argument("--seeds", type=int, default=5, help="how many")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds")
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=2, help="processes")
+    parser.add_argument("--workers", type=int, default=2, help="number of processes")
     parser.add_argument("--out", type=Path, default=Path("results/botorch_problems.jsonl"))
     options = parser.parse_args()
     options.out.parent.mkdir(parents=True, exist_ok=True)

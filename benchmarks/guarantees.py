@@ -1,8 +1,8 @@
-"""How often the confidence bounds hold, and how much room they leave: ``make bench-guarantees``.
+"""Measure how often the confidence bounds hold, and how much slack they leave: ``make bench-guarantees``.
 
-Functions drawn from the RKHS with their exact norms, the real strategies, all trials of a setting as one batch. In each
-run the smallest radius is recorded that would have covered f at every point in every round; a run is covered if the
-strategy's radius is never below it. The theorems promise that of a share of 1 - delta of the runs.
+Functions are drawn from the RKHS with their exact norms; all trials of a setting run as one batch. Each run records the
+smallest radius that would have covered f at every point in every round. A run is covered if the strategy's radius is
+never below that radius. The theorems guarantee this for a share of 1 - delta of the runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from mtbo_torch import MTBKB, MTKB, ICMKernel, exact_radius, nystrom_radius, theory_oversampling
 from mtbo_torch.experiments.instances import FiniteInstances
-from mtbo_torch.experiments.panels import base_kernel
+from mtbo_torch.experiments.panels import make_base_kernel
 from mtbo_torch.metrics import regret_certificate
 from mtbo_torch.problems import RKHSFunction
 from mtbo_torch.strategies.kernelized import KernelStrategy
@@ -35,25 +35,25 @@ EPSILON = 0.5
 DELTAS = (0.1, 0.5)
 PROVED = ("MT-KB", "MT-KB-ellipsoid", "MT-BKB")
 ALGORITHMS = (*PROVED, "MT-BKB, q = 3")
-# What happens by chance less often than this is a miss.
+# A share that is less probable than this is a miss.
 RARE = 1e-3
-# Rounding where a bound is attained, relative.
+# The relative rounding error where a bound is attained.
 SLACK = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
 @dataclass(frozen=True)
 class Trace:
-    r"""What b runs of T rounds showed.
+    r"""The record of b runs of T rounds.
 
     Attributes:
-        radius: ``b x (T + 1)``, the strategy's after t = 0, ..., T observations.
+        radius: ``b x (T + 1)``, the radius of the strategy after t = 0, ..., T observations.
         needed: ``b x (T + 1)``, :math:`\max_x \|f(x) - \mu_t(x)\| / \|\Gamma_t(x, x)\|^{1/2}`.
         needed_along: ``b x (T + 1)``, :math:`\max_{x, e} |e^T (f(x) - \mu_t(x))| / (e^T \Gamma_t(x, x) e)^{1/2}`
             over the tasks and some random directions.
         needed_in_all: The same over all directions, :math:`\max_x (r^T \Gamma_t(x, x)^{-1} r)^{1/2}` with
             :math:`r = f(x) - \mu_t(x)`.
-        regret: ``b x T``, the cumulative one.
-        certificate: ``b x T``, what it may not exceed.
+        regret: ``b x T``, the cumulative regret.
+        certificate: ``b x T``, the bound on the cumulative regret.
     """
 
     radius: Tensor
@@ -64,37 +64,38 @@ class Trace:
     certificate: Tensor
 
 
-def share_of(holds: Tensor) -> float:
-    """The share of the ``b x T`` runs in which something holds in every round."""
+def compute_share(holds: Tensor) -> float:
+    """Return the share of the ``b x T`` runs in which something holds in every round."""
     return holds.all(dim=-1).double().mean().item()
 
 
-def share_covered(needed: Tensor, radius: Tensor) -> float:
-    """The share of runs whose radius is never below the one needed."""
-    return share_of(needed <= radius * (1 + SLACK[radius.dtype]))
+def compute_share_covered(needed: Tensor, radius: Tensor) -> float:
+    """Return the share of runs whose radius is never below the needed radius."""
+    return compute_share(needed <= radius * (1 + SLACK[radius.dtype]))
 
 
-def share_certified(trace: Trace) -> float:
-    """The share of runs whose regret is never above the certificate."""
-    return share_of(trace.regret <= trace.certificate * (1 + SLACK[trace.regret.dtype]))
+def compute_share_certified(trace: Trace) -> float:
+    """Return the share of runs whose regret is never above the certificate."""
+    return compute_share(trace.regret <= trace.certificate * (1 + SLACK[trace.regret.dtype]))
 
 
 def play(strategy: KernelStrategy, instances: FiniteInstances, rounds: int, noise: Noise = torch.randn) -> Trace:
-    """Run a strategy on as many functions side by side as it has trials."""
+    """Run a strategy on a batch of functions, one for each of its trials."""
     f, choices, n = instances.table, instances.choices, instances.num_tasks
     generator = torch.Generator().manual_seed(7)
     directions = torch.cat([torch.eye(n), torch.randn(8, n, generator=generator)]).to(f)
-    radii, needed, choosing, regrets = [strategy.radius], [_needed(strategy, f, choices, directions)], [], []
+    radii, needed = [strategy.radius], [_compute_needed(strategy, f, choices, directions)]
+    choosing, regrets = [], []
     for _ in range(rounds):
         x = strategy.ask()
         scalarization = strategy.scalarization(strategy.asked_weights.squeeze(-2))
-        values = instances.values(x)
+        values = instances.evaluate(x)
         regrets.append(scalarization(f).amax(dim=-1) - scalarization(values).squeeze(-1))
         choosing.append((scalarization.lipschitz, strategy.radius, strategy.covariance_norm(x).squeeze(-1)))
         draws = noise(values.shape, generator=generator, dtype=torch.double).to(values)
         strategy.tell(x, values + instances.noise_scale * draws)
         radii.append(strategy.radius)
-        needed.append(_needed(strategy, f, choices, directions))
+        needed.append(_compute_needed(strategy, f, choices, directions))
     ball, along, in_all = (torch.stack(column, dim=-1) for column in zip(*needed, strict=True))
     certificate = regret_certificate(*(torch.stack(column, dim=-1) for column in zip(*choosing, strict=True)))
     regret = torch.stack(regrets, dim=-1).cumsum(dim=-1)
@@ -102,8 +103,10 @@ def play(strategy: KernelStrategy, instances: FiniteInstances, rounds: int, nois
 
 
 @torch.no_grad()
-def _needed(strategy: KernelStrategy, f: Tensor, choices: Tensor, directions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """``b`` each, from the covariances alone."""
+def _compute_needed(
+    strategy: KernelStrategy, f: Tensor, choices: Tensor, directions: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the three needed radii, ``b`` each, from the covariances alone."""
     model = strategy.model
     error, covariance = f - model.mean(choices), model.covariance(choices)
     variances, vectors = torch.linalg.eigh(covariance)
@@ -114,45 +117,45 @@ def _needed(strategy: KernelStrategy, f: Tensor, choices: Tensor, directions: Te
     return ball.amax(dim=-1), along.amax(dim=(-2, -1)), in_all.amax(dim=-1)
 
 
-def signs(shape: torch.Size, *, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
-    """Noise that is 1 or -1: sub-Gaussian with constant 1, as the normal one."""
+def draw_signs(shape: torch.Size, *, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    """Draw noise that is 1 or -1: sub-Gaussian with constant 1, like standard normal noise."""
     return 2.0 * torch.randint(2, shape, generator=generator).to(dtype) - 1
 
 
-def functions(
+def draw_functions(
     num_trials: int, num_tasks: int, choices: Tensor, noise_scale: float, num_centers: int, norm: float | None = None
 ) -> FiniteInstances:
-    """Random elements of the RKHS, a random B = A^T A for each; scaled to a norm, if one is given."""
-    base, generator = base_kernel(LENGTHSCALE, choices), torch.Generator().manual_seed(0)
+    """Draw random elements of the RKHS, each with a random B = A^T A, and scale them to a norm if one is given."""
+    base, generator = make_base_kernel(LENGTHSCALE, choices), torch.Generator().manual_seed(0)
     A = torch.rand(num_trials, num_tasks, num_tasks, generator=generator, dtype=torch.double)
-    return _instances(ICMKernel(base, (A.mT @ A).to(choices)), num_trials, choices, noise_scale, num_centers, norm)
+    return _make_instances(ICMKernel(base, (A.mT @ A).to(choices)), num_trials, choices, noise_scale, num_centers, norm)
 
 
-def far_points(
+def make_far_points(
     num_trials: int, num_tasks: int, num_points: int, noise_scale: float, norm: float, like: Tensor
 ) -> FiniteInstances:
-    """Functions on points that have nothing to do with each other, and B = I: here the bounds are almost attained.
+    """Draw functions on uncorrelated points with B = I, for which the bounds are almost attained.
 
-    With one point f and noise have no direction but those that the bound is about.
+    With one point, f and the noise have no other directions than those in the bound.
     """
     choices = 100.0 * torch.arange(num_points, dtype=torch.double).unsqueeze(-1).to(like)
-    kernel = ICMKernel(base_kernel(LENGTHSCALE, choices), torch.eye(num_tasks).to(like))
-    return _instances(kernel, num_trials, choices, noise_scale, 2 * num_points, norm)
+    kernel = ICMKernel(make_base_kernel(LENGTHSCALE, choices), torch.eye(num_tasks).to(like))
+    return _make_instances(kernel, num_trials, choices, noise_scale, 2 * num_points, norm)
 
 
 @torch.no_grad()
-def _instances(
+def _make_instances(
     kernel: ICMKernel, num_trials: int, choices: Tensor, noise_scale: float, num_centers: int, norm: float | None
 ) -> FiniteInstances:
     ((_, B),) = kernel.terms()
     B = B.expand(num_trials, *B.shape[-2:])
     draws = [RKHSFunction.draw(ICMKernel(kernel.base_kernel, b), choices, num_centers, seed=i) for i, b in enumerate(B)]
-    drawn = draws if norm is None else [f.scaled_to(norm) for f in draws]
+    drawn = draws if norm is None else [f.scale_to(norm) for f in draws]
     table = torch.stack([f.evaluate_true(choices) for f in drawn])
     return FiniteInstances(kernel, torch.tensor([f.norm for f in drawn]).to(choices), noise_scale, choices, table)
 
 
-# What a bug would do to the arguments of a radius: information gain, b, sigma, eta, delta, and perhaps epsilon.
+# How a bug would change the arguments of a radius: information gain, b, sigma, eta, delta, and perhaps epsilon.
 BROKEN: dict[str, Callable[..., tuple]] = {
     "half of b left out": lambda gain, b, *rest: (gain, b / 2, *rest),
     "three quarters of b left out": lambda gain, b, *rest: (gain, b / 4, *rest),
@@ -167,8 +170,8 @@ BROKEN: dict[str, Callable[..., tuple]] = {
 
 
 @contextmanager
-def broken(change: Callable[..., tuple]) -> Iterator[None]:
-    """MT-KB and MT-BKB with radii of other arguments than they should have."""
+def break_radii(change: Callable[..., tuple]) -> Iterator[None]:
+    """Give MT-KB and MT-BKB radii with wrong arguments."""
     with (
         patch("mtbo_torch.strategies.mtkb.exact_radius", lambda *given: exact_radius(*change(*given))),
         patch("mtbo_torch.strategies.mtbkb.nystrom_radius", lambda *given: nystrom_radius(*change(*given))),
@@ -176,15 +179,15 @@ def broken(change: Callable[..., tuple]) -> Iterator[None]:
         yield
 
 
-def strategy_of(name: str, instances: FiniteInstances, eta: float, delta: float, horizon: int) -> KernelStrategy:
-    """A strategy that is told the truth; MT-BKB with the theory's dictionaries."""
-    kind, options = {
+def make_strategy(name: str, instances: FiniteInstances, eta: float, delta: float, horizon: int) -> KernelStrategy:
+    """Make a strategy that knows the true constants; MT-BKB with the theory's dictionaries."""
+    strategy_class, options = {
         "MT-KB": (MTKB, {}),
         "MT-KB-ellipsoid": (MTKB, {"bound": "ellipsoid"}),
         "MT-BKB": (MTBKB, {"epsilon": EPSILON, "oversampling": theory_oversampling(horizon, delta, EPSILON)}),
         "MT-BKB, q = 3": (MTBKB, {"epsilon": EPSILON, "oversampling": 3.0}),
     }[name]
-    return kind(
+    return strategy_class(
         instances.kernel,
         choices=instances.choices,
         norm_bound=instances.norm_bound,
@@ -196,8 +199,8 @@ def strategy_of(name: str, instances: FiniteInstances, eta: float, delta: float,
     )
 
 
-def by_chance(share: float, trials: int, delta: float) -> float:
-    """The probability of a share as low as this if each run is covered with probability 1 - delta."""
+def compute_chance(share: float, trials: int, delta: float) -> float:
+    """Return the probability of a share as low as this if each run is covered with probability 1 - delta."""
     counts = torch.arange(round(share * trials) + 1, dtype=torch.double)
     chances = torch.distributions.Binomial(trials, torch.tensor(1 - delta, dtype=torch.double)).log_prob(counts)
     return chances.exp().sum().item()
@@ -205,14 +208,14 @@ def by_chance(share: float, trials: int, delta: float) -> float:
 
 @dataclass(frozen=True)
 class Problem:
-    """Functions, and for how long they are played on.
+    """Functions, and the number of rounds to play on them.
 
     Attributes:
-        title: Of its rows.
-        instances: Drawn when they are needed.
-        eta: The regulariser.
+        title: The title of its rows.
+        instances: Draws the functions when they are needed.
+        eta: The regularizer.
         rounds: T.
-        noise: Of standard deviation one.
+        noise: Draws noise of standard deviation one.
     """
 
     title: str
@@ -222,15 +225,15 @@ class Problem:
     noise: Noise = torch.randn
 
 
-def problems(trials: int) -> list[Problem]:
+def list_problems(trials: int) -> list[Problem]:
     like = torch.empty(0, dtype=torch.double)
     grid = torch.linspace(0, 1, 101, dtype=torch.double).unsqueeze(-1)
     return [
-        Problem("RKHS, 2 tasks", lambda: functions(trials, 2, grid[::2], 0.1, 10), 0.1, 100),
-        Problem("RKHS, 20 tasks", lambda: functions(trials // 2, 20, grid[::5], 0.1, 10), 0.1, 60),
-        Problem("one point, noise", lambda: far_points(2 * trials, 4, 1, 0.5, 0.05, like), 0.5, 200),
-        Problem("one point, signs", lambda: far_points(2 * trials, 4, 1, 0.5, 0.05, like), 0.5, 200, signs),
-        Problem("two points, norm", lambda: far_points(2 * trials, 1, 2, 0.01, 2.0, like), 0.5, 60),
+        Problem("RKHS, 2 tasks", lambda: draw_functions(trials, 2, grid[::2], 0.1, 10), 0.1, 100),
+        Problem("RKHS, 20 tasks", lambda: draw_functions(trials // 2, 20, grid[::5], 0.1, 10), 0.1, 60),
+        Problem("one point, noise", lambda: make_far_points(2 * trials, 4, 1, 0.5, 0.05, like), 0.5, 200),
+        Problem("one point, signs", lambda: make_far_points(2 * trials, 4, 1, 0.5, 0.05, like), 0.5, 200, draw_signs),
+        Problem("two points, norm", lambda: make_far_points(2 * trials, 1, 2, 0.01, 2.0, like), 0.5, 60),
     ]
 
 
@@ -238,14 +241,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=200)
     trials = parser.parse_args().trials
-    missed = print_shares(problems(trials))
+    missed = print_shares(list_problems(trials))
     print()
-    print_broken(problems(trials))
+    print_broken(list_problems(trials))
     sys.exit(1 if missed else 0)
 
 
 def print_shares(settings: list[Problem]) -> int:
-    """One line for each problem, algorithm and delta; returns how many miss what they should hold."""
+    """Print one line for each problem, algorithm and delta; return the number of lines that miss the guarantee."""
     print(
         f"{'problem':<20}{'algorithm':<17}{'runs':>5}{'T':>5}{'delta':>7}{'covered':>9}{'in all e':>10}"
         f"{'by chance':>11}{'room':>7}{'certified':>11}{'regret/cert.':>14}{'s':>6}"
@@ -259,17 +262,17 @@ def print_shares(settings: list[Problem]) -> int:
             for delta in DELTAS:
                 start = time.perf_counter()
                 trace = play(
-                    strategy_of(algorithm, instances, problem.eta, delta, problem.rounds),
+                    make_strategy(algorithm, instances, problem.eta, delta, problem.rounds),
                     instances,
                     problem.rounds,
                     problem.noise,
                 )
-                ball, along = (share_covered(n, trace.radius) for n in (trace.needed, trace.needed_in_all))
-                certified, chance = share_certified(trace), by_chance(min(ball, along), b, delta)
-                # The radius could be shorter by this factor, and the share still be 1 - delta.
+                ball, along = (compute_share_covered(n, trace.radius) for n in (trace.needed, trace.needed_in_all))
+                certified, chance = compute_share_certified(trace), compute_chance(min(ball, along), b, delta)
+                # With a radius shorter by this factor, the share would still be 1 - delta.
                 room = (trace.needed_in_all / trace.radius).amax(dim=-1).quantile(1 - delta).item()
                 closest = (trace.regret / trace.certificate).max().item()
-                holds = algorithm not in PROVED or (chance >= RARE and by_chance(certified, b, delta) >= RARE)
+                holds = algorithm not in PROVED or (chance >= RARE and compute_chance(certified, b, delta) >= RARE)
                 missed += not holds
                 progress.update()
                 progress.write(
@@ -283,7 +286,7 @@ def print_shares(settings: list[Problem]) -> int:
 
 
 def print_broken(settings: list[Problem], delta: float = 0.1) -> None:
-    """The shares with radii that are wrong, of f covered in all directions and of regrets certified."""
+    """Print the shares of covered functions and certified regrets with wrong radii."""
     names = ("RKHS, 2 tasks", "one point, noise", "two points, norm")
     shown = [(problem, problem.instances()) for problem in settings if problem.title in names]
     print(f"{'covered / certified':<32}" + "".join(f"{problem.title:>20}" for problem, _ in shown))
@@ -291,11 +294,11 @@ def print_broken(settings: list[Problem], delta: float = 0.1) -> None:
         for name, change in {"as it should be": lambda *given: given, **BROKEN}.items():
             cells = []
             for problem, instances in shown:
-                with broken(change):
-                    strategy = strategy_of(algorithm, instances, problem.eta, delta, 60)
+                with break_radii(change):
+                    strategy = make_strategy(algorithm, instances, problem.eta, delta, 60)
                     trace = play(strategy, instances, 60)
-                covered = share_covered(trace.needed_in_all, trace.radius)
-                cells.append(f"{covered:.3f} / {share_certified(trace):.3f}")
+                covered = compute_share_covered(trace.needed_in_all, trace.radius)
+                cells.append(f"{covered:.3f} / {compute_share_certified(trace):.3f}")
             print(f"{algorithm + ': ' + name:<32}" + "".join(f"{cell:>20}" for cell in cells), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Learning a kernel (t = 300, n = 9 tasks) beside BoTorch's ``KroneckerMultiTaskGP``: ``make bench-learning``."""
+"""Compare learning a kernel (t = 300, n = 9 tasks) with ``KroneckerMultiTaskGP``: ``make bench-learning``."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from torch import Tensor
 from mtbo_torch import ExactMultiTaskGP, ICMKernel, NystromMultiTaskGP
 
 T, N, D = 300, 9, 4
-PATIENCE = 180.0  # seconds; a fit that takes longer is cut off, and the ratio a lower bound
+PATIENCE = 180.0  # seconds; a longer fit is cut off, and the ratio is a lower bound
 
 
-def observations() -> tuple[Tensor, Tensor]:
-    """Values drawn from the model that is to be learned, with noise."""
+def draw_observations() -> tuple[Tensor, Tensor]:
+    """Draw noisy values from the model that is to be learned."""
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(T, D, generator=generator, dtype=torch.double)
     kernel = RBFKernel().double()
@@ -40,16 +40,16 @@ def observations() -> tuple[Tensor, Tensor]:
     return X, (Y - Y.mean(dim=0)) / Y.std(dim=0)
 
 
-def ours(kind: type[ExactMultiTaskGP | NystromMultiTaskGP]) -> Callable[[Tensor, Tensor], GPyTorchModel]:
-    return lambda X, Y: kind(X, Y, ICMKernel(RBFKernel(ard_num_dims=D), num_tasks=N))
+def make_builder(model_class: type[ExactMultiTaskGP | NystromMultiTaskGP]) -> Callable[[Tensor, Tensor], GPyTorchModel]:
+    return lambda X, Y: model_class(X, Y, ICMKernel(RBFKernel(ard_num_dims=D), num_tasks=N))
 
 
-def theirs(X: Tensor, Y: Tensor) -> GPyTorchModel:
+def build_theirs(X: Tensor, Y: Tensor) -> GPyTorchModel:
     return KroneckerMultiTaskGP(X, Y, data_covar_module=RBFKernel(ard_num_dims=D), rank=N)
 
 
 def measure(build: Callable[[Tensor, Tensor], GPyTorchModel], X: Tensor, Y: Tensor) -> tuple[float, float]:
-    """Seconds for one value with its gradient, and for the whole fit."""
+    """Measure the seconds for one value with its gradient, and for the whole fit."""
     model = build(X, Y)
     mll = ExactMarginalLogLikelihood(model.likelihood, model).train()
     closure = get_loss_closure_with_grads(mll, dict(mll.named_parameters()))
@@ -66,14 +66,14 @@ def measure(build: Callable[[Tensor, Tensor], GPyTorchModel], X: Tensor, Y: Tens
 
 
 def main() -> None:
-    warnings.simplefilter("ignore")  # the hosts' own
-    X, Y = observations()
+    warnings.simplefilter("ignore")  # BoTorch's and GPyTorch's
+    X, Y = draw_observations()
     print(f"{f't = {T}, n = {N}, d = {D}':<24}{'value and gradient (s)':>24}{'fit (s)':>10}")
     times = {}
     for name, build in {
-        "ExactMultiTaskGP": ours(ExactMultiTaskGP),
-        "NystromMultiTaskGP": ours(NystromMultiTaskGP),
-        "KroneckerMultiTaskGP": theirs,
+        "ExactMultiTaskGP": make_builder(ExactMultiTaskGP),
+        "NystromMultiTaskGP": make_builder(NystromMultiTaskGP),
+        "KroneckerMultiTaskGP": build_theirs,
     }.items():
         times[name] = measure(build, X, Y)
         print(f"{name:<24}{times[name][0]:>24.3f}{times[name][1]:>10.1f}", flush=True)

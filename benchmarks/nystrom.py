@@ -1,4 +1,4 @@
-"""MT-BKB to 100,000 rounds: cost per round, dictionary, memory, and accuracy against the exact model.
+"""Run MT-BKB for 100,000 rounds: cost per round, dictionary, memory, and accuracy compared with the exact model.
 
 Run with ``make bench-nystrom`` (about ten minutes) or ``python benchmarks/nystrom.py --rounds 20000``. Finite choices,
 N = 2,500 in two dimensions, four tasks, lengthscale 0.2, delayed schedule.
@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 
-from timing import milliseconds  # isort: skip - sets the environment before torch is loaded
+from timing import to_ms  # isort: skip - sets the environment before torch is loaded
 
 import torch
 from gpytorch.kernels import RBFKernel
@@ -28,7 +28,7 @@ SIDE, TASKS, NOISE, ETA = 50, 4, 0.1, 0.1
 COMPARED = (100, 1_000, 5_000, 10_000)
 
 
-def problem() -> tuple[RKHSFunction, Tensor]:
+def make_problem() -> tuple[RKHSFunction, Tensor]:
     base = RBFKernel()
     base.lengthscale = 0.2
     A = torch.rand(TASKS, TASKS, generator=torch.Generator().manual_seed(0))
@@ -37,13 +37,13 @@ def problem() -> tuple[RKHSFunction, Tensor]:
     return RKHSFunction.draw(ICMKernel(base, A.T @ A), choices, seed=0), choices
 
 
-def memory() -> float:
-    """The largest memory of this process so far, in GB."""
+def measure_memory() -> float:
+    """Return the peak memory of this process so far, in GB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 class Record:
-    """Seconds of every round, and whether it drew a dictionary."""
+    """The seconds of every round, and for each round if it drew a dictionary."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -54,22 +54,22 @@ class Record:
         return statistics.median(chosen) if chosen else math.nan
 
 
-def worst_ratios(mtbkb: MTBKB, f: RKHSFunction, choices: Tensor) -> tuple[float, float, ExactMultiTaskGP]:
-    """The smallest and largest ratio of the approximate to the exact norm over all choices."""
+def find_worst_ratios(mtbkb: MTBKB, f: RKHSFunction, choices: Tensor) -> tuple[float, float, ExactMultiTaskGP]:
+    """Return the smallest and largest ratio of the approximate to the exact norm, and the exact model."""
     exact = ExactMultiTaskGP(mtbkb.train_X, mtbkb.train_Y, f.kernel, eta=ETA)
     ratio = mtbkb.model.covariance_norm(choices) / exact.covariance_norm(choices)
     return ratio.min().item(), ratio.max().item(), exact
 
 
-def exact_round(exact: ExactMultiTaskGP, f: RKHSFunction, choices: Tensor, values: Tensor) -> list[float]:
-    """Seconds of a few rounds of MT-KB, itself incremental, continued from a fitted model."""
+def time_exact_rounds(exact: ExactMultiTaskGP, f: RKHSFunction, choices: Tensor, values: Tensor) -> list[float]:
+    """Return the seconds of a few (incremental) rounds of MT-KB, continued from a fitted model."""
     mtkb = MTKB(f.kernel, choices=choices, norm_bound=f.norm, noise_scale=NOISE)
     with torch.no_grad():
         mtkb._state = exact.regression.follow(choices)
-    return [one_round(mtkb, values) for _ in range(4)][1:]
+    return [play_round(mtkb, values) for _ in range(4)][1:]
 
 
-def one_round(strategy: MTBKB | MTKB, values: Tensor) -> float:
+def play_round(strategy: MTBKB | MTKB, values: Tensor) -> float:
     start = time.perf_counter()
     x = strategy.ask()
     asked = time.perf_counter() - start
@@ -83,7 +83,7 @@ def one_round(strategy: MTBKB | MTKB, values: Tensor) -> float:
 def print_table(
     snapshots: dict[int, tuple[int, float, float, dict]], record: Record, f: RKHSFunction, choices: Tensor
 ) -> ExactMultiTaskGP | None:
-    """One line for each snapshot, with the exact model while it fits; returns the last of those."""
+    """Print one line per snapshot; return the exact model of the last snapshot that has one."""
     print(
         f"{'t':>8}{'m_t':>6}{'draws':>7}{'round (ms)':>12}{'draw (ms)':>11}{'total (s)':>11}{'GB':>6}"
         f"{'ratio to exact':>20}"
@@ -91,16 +91,16 @@ def print_table(
     exact = None
     for t, (size, total, gigabytes, state) in snapshots.items():
         window = (max(0, t - max(50, t // 10)), t)
-        plain, draw = (1e3 * record.median(*window, drew=drew) for drew in (False, True))
+        usual, draw = (1e3 * record.median(*window, drew=drew) for drew in (False, True))
         text = ""
         if state:
             again = MTBKB(f.kernel, choices=choices, norm_bound=f.norm, noise_scale=NOISE, eta=ETA, schedule="delayed")
             again.load_state_dict(state)
-            smallest, largest, exact = worst_ratios(again, f, choices)
+            smallest, largest, exact = find_worst_ratios(again, f, choices)
             text = f"{smallest:.3f} to {largest:.3f}"
         draws = sum(record.drew[:t])
         print(
-            f"{t:>8}{size:>6}{draws:>7}{plain:>12.2f}{draw:>11.1f}{total:>11.1f}{gigabytes:>6.2f}{text:>20}", flush=True
+            f"{t:>8}{size:>6}{draws:>7}{usual:>12.2f}{draw:>11.1f}{total:>11.1f}{gigabytes:>6.2f}{text:>20}", flush=True
         )
     return exact
 
@@ -110,34 +110,34 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100_000)
     rounds = parser.parse_args().rounds
     torch.manual_seed(0)
-    f, choices = problem()
+    f, choices = make_problem()
     values = f(choices)
     mtbkb = MTBKB(f.kernel, choices=choices, norm_bound=f.norm, noise_scale=NOISE, eta=ETA, schedule="delayed")
     record, dictionary, spent = Record(), mtbkb.dictionary, 0.0
     snapshots: dict[int, tuple[int, float, float, dict]] = {}
     for t in tqdm(range(1, rounds + 1), desc="MT-BKB", disable=None, mininterval=1):
-        seconds = one_round(mtbkb, values)
+        seconds = play_round(mtbkb, values)
         spent += seconds
         record.seconds.append(seconds)
         record.drew.append(mtbkb.dictionary is not dictionary)
         dictionary = mtbkb.dictionary
         if t in (*COMPARED, 20_000, 50_000, rounds):
-            snapshots[t] = (mtbkb.dictionary_size, spent, memory(), mtbkb.state_dict() if t in COMPARED else {})
-    peak = memory()
+            snapshots[t] = (mtbkb.dictionary_size, spent, measure_memory(), mtbkb.state_dict() if t in COMPARED else {})
+    peak = measure_memory()
 
     exact = print_table(snapshots, record, f, choices)
     lines = [("total seconds", spent, "<=", 600.0), ("peak memory of MT-BKB in GB", peak, "<=", 2.0)]
     if exact is not None and rounds >= COMPARED[-1]:
-        theirs = exact_round(exact, f, choices, values)
+        theirs = time_exact_rounds(exact, f, choices, values)
         ours = record.seconds[COMPARED[-1] - 500 : COMPARED[-1] + 500]
-        print(f"a round at t = {COMPARED[-1]}: MT-KB {milliseconds(theirs):.0f} ms, MT-BKB {milliseconds(ours):.2f} ms")
-        lines.append(("a round of MT-KB over one of MT-BKB", milliseconds(theirs) / milliseconds(ours), ">=", 10.0))
+        print(f"a round at t = {COMPARED[-1]}: MT-KB {to_ms(theirs):.0f} ms, MT-BKB {to_ms(ours):.2f} ms")
+        lines.append(("a round of MT-KB over one of MT-BKB", to_ms(theirs) / to_ms(ours), ">=", 10.0))
     if rounds >= 50_000:
         early, late = (9_000, 11_000), (int(0.9 * rounds), rounds)
         stretch = math.log(statistics.mean(late) / statistics.mean(early))
         for name, drew, bound in (("rounds", False, 0.2), ("rounds with a draw", True, 1.0)):
             growth = math.log(record.median(*late, drew=drew) / record.median(*early, drew=drew)) / stretch
-            lines.append((f"exponent of the cost's growth from 10,000 on, {name}", growth, "<=", bound))
+            lines.append((f"exponent of the cost from 10,000 rounds on, {name}", growth, "<=", bound))
     missed = 0
     for name, value, sign, bound in lines:
         holds = value <= bound if sign == "<=" else value >= bound

@@ -1,4 +1,4 @@
-"""Timing that survives a noisy machine: what is compared is run in turns, in one process."""
+"""Timing on a noisy machine: functions to be compared run in turns, in one process."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
-# Idle OpenMP threads that spin steal the cores from each other on shared machines; must be set before torch loads.
+# Idle OpenMP threads that spin steal cores from each other on shared machines. Set this before torch is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
-def in_turns(functions: Sequence[Callable[[], object]], repeats: int = 15) -> list[list[float]]:
-    """Seconds for each function and repeat, after one unmeasured round."""
+def time_in_turns(functions: Sequence[Callable[[], object]], repeats: int = 15) -> list[list[float]]:
+    """Return the seconds of each function and repeat, after one round of warm-up."""
     seconds: list[list[float]] = [[] for _ in functions]
     for repeat in range(repeats + 1):
         for function, record in zip(functions, seconds, strict=True):
@@ -23,10 +23,10 @@ def in_turns(functions: Sequence[Callable[[], object]], repeats: int = 15) -> li
     return seconds
 
 
-def ratio(slow: Sequence[float], fast: Sequence[float]) -> float:
-    """The median of the ratios of runs that stood next to each other."""
+def compute_ratio(slow: Sequence[float], fast: Sequence[float]) -> float:
+    """Return the median ratio of runs next to each other."""
     return statistics.median(a / b for a, b in zip(slow, fast, strict=True))
 
 
-def milliseconds(seconds: Sequence[float]) -> float:
+def to_ms(seconds: Sequence[float]) -> float:
     return 1e3 * statistics.median(seconds)

@@ -1,4 +1,4 @@
-"""Argument checks: every refusal says what was expected, what came and what to do."""
+"""Argument checks. Every error says what was expected, what came and what to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def require_tensor(name: str, value: object, remedy: str) -> Tensor:
-    """Refuse anything that is not a floating-point tensor; return it."""
+    """Check that a value is a floating-point tensor, and return it."""
     if not isinstance(value, Tensor):
         raise ValueError(f"{name} should be a torch.Tensor, got {type(value).__name__}. {remedy}")
     if not value.is_floating_point():
@@ -22,12 +22,12 @@ def require_tensor(name: str, value: object, remedy: str) -> Tensor:
             f"{name} should be in single or double precision, got {value.dtype}. Use {name}.float() or {name}.double()."
         )
     if value.device.type == "meta":
-        raise ValueError(f"{name} should hold numbers, got a tensor on the device meta, which has none. {remedy}")
+        raise ValueError(f"{name} should hold numbers, got a tensor on the meta device, which has none. {remedy}")
     return value
 
 
 def require_finite(name: str, value: Tensor) -> None:
-    """Refuse NaN and Inf, saying how many there are and where the first one is."""
+    """Check that a tensor holds neither NaN nor Inf."""
     bad = ~torch.isfinite(value)
     if bad.any():
         first = tuple(bad.nonzero()[0].tolist())
@@ -38,7 +38,7 @@ def require_finite(name: str, value: Tensor) -> None:
 
 
 def require_values(name: str, value: Tensor, allow_missing: bool, hint: str = "") -> None:
-    """Refuse Inf, and NaN too unless values may be missing; `hint` says how that is allowed, where it can be."""
+    """Check that there is no Inf, and no NaN unless values may be missing; `hint` says how to allow missing values."""
     if not allow_missing:
         try:
             require_finite(name, value)
@@ -49,13 +49,13 @@ def require_values(name: str, value: Tensor, allow_missing: bool, hint: str = ""
     elif value.isinf().any():
         first = tuple(value.isinf().nonzero()[0].tolist())
         raise ValueError(
-            f"{name} should contain finite numbers, or NaN for values that were not seen, got "
+            f"{name} should contain finite numbers, or NaN for missing values, got "
             f"{int(value.isinf().sum())} Inf (the first at index {first}). Remove or replace these entries."
         )
 
 
 def require_positive(name: str, value: object, remedy: str, allow_zero: bool = False) -> None:
-    """Refuse numbers that are not finite and positive (or, with `allow_zero`, not negative)."""
+    """Check that numbers are finite and positive (or, with `allow_zero`, not negative)."""
     wanted = "finite and >= 0" if allow_zero else "finite and > 0"
     if isinstance(value, bool) or not isinstance(value, Real | Tensor):
         raise ValueError(f"{name} should be a number, {wanted}, got {value!r}. {remedy}")
@@ -71,7 +71,7 @@ def require_positive(name: str, value: object, remedy: str, allow_zero: bool = F
 
 
 def require_oversampling(value: object) -> None:
-    """Refuse anything but one positive number."""
+    """Check that the oversampling is one positive number."""
     remedy = "Pass for instance 3.0, or theory_oversampling(...)."
     require_positive("oversampling", value, remedy)
     if isinstance(value, Tensor):
@@ -79,42 +79,42 @@ def require_oversampling(value: object) -> None:
 
 
 def require_count(name: str, value: object, remedy: str) -> None:
-    """Refuse anything but an integer of at least one."""
+    """Check that a value is an integer of at least one."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} should be an integer >= 1, got {value!r}. {remedy}")
 
 
 def require_seed(name: str, value: object) -> None:
-    """Refuse anything but an integer that a generator takes."""
+    """Check that a value is an integer that a random generator accepts as its seed."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
         raise ValueError(f"{name} should be an integer from 0 to 2^63 - 1, got {value!r}. Pass for instance 0.")
 
 
 def require_broadcast(names: str, *shapes: torch.Size) -> None:
-    """Refuse shapes that do not broadcast with each other."""
+    """Check that shapes broadcast with each other."""
     try:
         torch.broadcast_shapes(*shapes)
     except RuntimeError as error:
-        told = ", ".join(str(tuple(shape)) for shape in shapes)
+        listed = ", ".join(str(tuple(shape)) for shape in shapes)
         raise ValueError(
-            f"{names} should have shapes that broadcast, got {told}. Use numbers, or tensors of one shape."
+            f"{names} should have shapes that broadcast, got {listed}. Use numbers, or tensors of one shape."
         ) from error
 
 
 def require_probability(name: str, value: float, remedy: str) -> None:
-    """Refuse numbers outside ``(0, 1]``."""
+    """Check that a number lies in ``(0, 1]``."""
     if not (isinstance(value, Real) and not isinstance(value, bool) and 0 < value <= 1):
         raise ValueError(f"{name} should lie in (0, 1], got {describe(value)}. {remedy}")
 
 
 def require_open_unit(name: str, value: float, remedy: str) -> None:
-    """Refuse numbers outside ``(0, 1)``."""
+    """Check that a number lies in ``(0, 1)``."""
     if not (isinstance(value, Real) and 0 < value < 1):
         raise ValueError(f"{name} should lie in (0, 1), got {describe(value)}. {remedy}")
 
 
 def require_task_covar(name: str, value: object) -> None:
-    """Refuse anything that is not a stack of symmetric positive semi-definite matrices."""
+    """Check that a tensor is a stack of symmetric positive semi-definite matrices."""
     value = require_tensor(name, value, "Pass an n x n matrix of task covariances.")
     if value.dim() < 2 or value.shape[-1] != value.shape[-2] or value.shape[-1] == 0:
         raise ValueError(
@@ -141,7 +141,7 @@ def require_task_covar(name: str, value: object) -> None:
 
 
 def require_bounds(bounds: object) -> None:
-    """Refuse bounds that are not ``2 x d`` with lower below upper."""
+    """Check that bounds are ``2 x d`` with lower below upper."""
     bounds = require_tensor("bounds", bounds, "Pass torch.stack([lower, upper]).")
     if bounds.dim() != 2 or bounds.shape[0] != 2 or bounds.shape[1] == 0:
         raise ValueError(
@@ -158,7 +158,7 @@ def require_bounds(bounds: object) -> None:
 
 
 def require_choices(name: str, choices: object) -> None:
-    """Refuse points that are not a non-empty finite ``N x d`` tensor."""
+    """Check that points are a non-empty finite ``N x d`` tensor."""
     choices = require_tensor(name, choices, "Pass one row per point.")
     if choices.dim() != 2 or 0 in choices.shape:
         raise ValueError(
@@ -168,7 +168,7 @@ def require_choices(name: str, choices: object) -> None:
 
 
 def require_same_kind(reference: tuple[str, Tensor], *others: tuple[str, Tensor]) -> None:
-    """Refuse tensors whose dtype or device differs from the reference's."""
+    """Check that tensors have the dtype and device of the reference."""
     reference_name, expected = reference
     for name, value in others:
         if value.dtype != expected.dtype or value.device != expected.device:
@@ -179,7 +179,7 @@ def require_same_kind(reference: tuple[str, Tensor], *others: tuple[str, Tensor]
 
 
 def require_batch(name: str, shape: torch.Size, batch_shape: torch.Size) -> None:
-    """Refuse a batch shape that does not broadcast to that of the data."""
+    """Check that a batch shape broadcasts to the batch shape of the data."""
     try:
         fits = torch.broadcast_shapes(shape, batch_shape) == batch_shape
     except RuntimeError:
@@ -199,7 +199,7 @@ def require_data(
     allow_missing: bool = False,
     hint: str = "",
 ) -> None:
-    """Refuse observations that are not ``(b) x t x d`` and ``(b) x t x n``, finite and of one kind.
+    """Check that observations are ``(b) x t x d`` and ``(b) x t x n``, finite, and of one dtype and device.
 
     `allow_missing` and `hint` as in :func:`require_values`.
     """
@@ -230,7 +230,7 @@ def require_data(
 
 
 def checksum(value: object) -> str:
-    """Of what ``torch.save`` keeps bit for bit: nested dicts and lists of tensors and plain values."""
+    """Return the SHA-256 of nested dicts and lists of tensors and plain values, as ``torch.save`` stores them."""
     digest = hashlib.sha256()
 
     def feed(part: object) -> None:
@@ -255,14 +255,14 @@ def checksum(value: object) -> str:
 
 
 def describe(value: object) -> str:
-    """Show an offending value briefly."""
+    """Return a short text that shows an offending value."""
     if isinstance(value, Tensor) and value.numel() > 4:
         return f"a tensor of shape {tuple(value.shape)} with values in [{value.min():.3g}, {value.max():.3g}]"
     return repr(value.tolist() if isinstance(value, Tensor) else value)
 
 
 def require_ref_point(ref_point: object, size: int, of_what: str, remedy: str) -> Tensor:
-    """The reference point with one finite entry for each of `size` things, detached."""
+    """Check that a reference point has `size` finite entries, and return a detached copy."""
     ref_point = require_tensor("ref_point", ref_point, "Pass one number per objective.")
     if ref_point.shape != (size,):
         raise ValueError(

@@ -13,30 +13,30 @@ import torch
 from botorch.utils.multi_objective.pareto import is_non_dominated
 from torch import Tensor
 
-from mtbo_torch.experiments.algorithms import ALGORITHMS, DEFAULT_ALGORITHMS, named
-from mtbo_torch.experiments.panels import PANELS, Settings, instances_of
+from mtbo_torch.experiments.algorithms import ALGORITHMS, DEFAULT_ALGORITHMS, resolve_names
+from mtbo_torch.experiments.panels import PANELS, Settings, build_instances
 from mtbo_torch.experiments.reproduce import Request, reproduce
-from mtbo_torch.experiments.runner import Part, Run, joined
+from mtbo_torch.experiments.runner import Part, Run, join
 from mtbo_torch.problems import load_sensors, load_soil, paper
 from mtbo_torch.progress import progress_bar
-from mtbo_torch.report import REGRET_NAMES, verdicts, write_index, write_panel
-from mtbo_torch.tables import mean_and_sd, text_table
+from mtbo_torch.report import REGRET_NAMES, give_verdicts, write_index, write_panel
+from mtbo_torch.tables import format_mean_and_sd, format_text_table
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="mtbo-torch", description="Multi-task Bayesian optimisation with guarantees.")
+    parser = argparse.ArgumentParser(prog="mtbo-torch", description="Multi-task Bayesian optimization with guarantees.")
     commands = parser.add_subparsers(dest="command", required=True)
-    _add_demo(commands.add_parser("demo", help="optimise two correlated tasks and draw what happened"))
-    _add_reproduce(commands.add_parser("reproduce", help="run the paper's experiments", epilog=_panel_list()))
+    _add_demo(commands.add_parser("demo", help="optimize two correlated tasks and plot the result"))
+    _add_reproduce(commands.add_parser("reproduce", help="run the paper's experiments", epilog=_list_panels()))
     options = parser.parse_args(arguments)
     try:
         if importlib.util.find_spec("matplotlib") is None:
-            raise ValueError("The pictures need matplotlib, got none installed. Install mtbo_torch[plot].")
+            raise ValueError("The figures need matplotlib, got none. Install mtbo_torch[plot].")
         options.run(options)
     except KeyboardInterrupt:
         parser.exit(130, "mtbo-torch: interrupted; give the same command again to continue.\n")
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         parser.exit(2, f"mtbo-torch: {error.filename or options.out} cannot be used: {error.strerror or error}.\n")
@@ -45,59 +45,59 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--trials", type=_positive, default=10, help="independent functions (default: 10)")
-    parser.add_argument("--rounds", type=_positive, default=100, help="evaluations in each (default: 100)")
-    parser.add_argument("--out", type=Path, default=Path("demo.png"), help="the picture (default: demo.png)")
+    parser.add_argument("--trials", type=_parse_positive, default=10, help="number of functions (default: 10)")
+    parser.add_argument("--rounds", type=_parse_positive, default=100, help="evaluations of each (default: 100)")
+    parser.add_argument("--out", type=Path, default=Path("demo.png"), help="file of the figure (default: demo.png)")
     parser.set_defaults(run=_run_demo)
 
 
 def _run_demo(options: argparse.Namespace) -> None:
     if not options.out.resolve().parent.is_dir():
         raise ValueError(f"--out should lie in an existing folder, got {options.out}. Create the folder first.")
-    demo(options.trials, options.rounds, options.out)
+    run_demo(options.trials, options.rounds, options.out)
 
 
 def _add_reproduce(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("panels", nargs="+", metavar="PANEL", help="names of panels, or all")
-    add("--trials", type=_positive, default=paper.NUM_TRIALS, help="independent trials (default: %(default)s)")
-    add("--rounds", type=_positive, default=paper.NUM_ROUNDS, help="rounds of each (default: %(default)s)")
-    add("--algorithms", nargs="+", metavar="NAME", help=f"of {', '.join(ALGORITHMS)} (default: all but the last three)")
-    add("--out", type=Path, default=Path("results"), help="the folder for everything (default: %(default)s)")
-    add("--seed", type=_count, default=0, help="all randomness follows from it (default: %(default)s)")
-    add("--device", default="cpu", help="such as cuda (default: %(default)s)")
+    add("--trials", type=_parse_positive, default=paper.NUM_TRIALS, help="number of trials (default: %(default)s)")
+    add("--rounds", type=_parse_positive, default=paper.NUM_ROUNDS, help="rounds of each (default: %(default)s)")
+    add("--algorithms", nargs="+", metavar="NAME", help=f"{', '.join(ALGORITHMS)} (default: all but the last three)")
+    add("--out", type=Path, default=Path("results"), help="output folder (default: %(default)s)")
+    add("--seed", type=_parse_count, default=0, help="determines all random numbers (default: %(default)s)")
+    add("--device", default="cpu", help="for instance cuda (default: %(default)s)")
     add("--dtype", default="float64", help="float64 or float32 (default: %(default)s)")
-    add("--batch", type=_positive, default=paper.NUM_TRIALS, help="trials side by side (default: %(default)s)")
-    add("--norm-bound", default="exact", help="exact, where it is known, or paper (default: %(default)s)")
+    add("--batch", type=_parse_positive, default=paper.NUM_TRIALS, help="trials in one batch (default: %(default)s)")
+    add("--norm-bound", default="exact", help="exact (where the norm is known) or paper (default: %(default)s)")
     add("--sensor-data", type=Path, help="a folder with data.txt and mote_locs.txt, or a tidy CSV file")
     add("--soil-data", type=Path, help="the Jura data as a CSV file")
     add("--executor", default="local", help="local or dask (default: %(default)s)")
-    add("--scheduler", metavar="ADDRESS", help="of the Dask scheduler, such as tcp://host:8786")
+    add("--scheduler", metavar="ADDRESS", help="address of the Dask scheduler, for instance tcp://host:8786")
     parser.set_defaults(run=_run_reproduce)
 
 
-def _panel_list() -> str:
+def _list_panels() -> str:
     return "panels: " + "; ".join(f"{name}: {panel.title}" for name, panel in PANELS.items())
 
 
 def _run_reproduce(options: argparse.Namespace) -> None:
-    panels = named("PANEL", options.panels, ["all", *PANELS])
+    panels = resolve_names("PANEL", options.panels, ["all", *PANELS])
     panels = list(PANELS) if "all" in panels else panels
     algorithms = DEFAULT_ALGORITHMS
     if options.algorithms:
-        algorithms = tuple(named("--algorithms", options.algorithms, list(ALGORITHMS)))
+        algorithms = tuple(resolve_names("--algorithms", options.algorithms, list(ALGORITHMS)))
     settings = Settings(
         seed=options.seed,
         rounds=options.rounds,
-        dtype=_one_of("--dtype", options.dtype, ("float64", "float32")),
-        device=_device(options.device),
-        norm_bound=_one_of("--norm-bound", options.norm_bound, ("exact", "paper")),
+        dtype=_resolve_name("--dtype", options.dtype, ("float64", "float32")),
+        device=_check_device(options.device),
+        norm_bound=_resolve_name("--norm-bound", options.norm_bound, ("exact", "paper")),
     )
-    scheduler = _scheduler(options)
+    scheduler = _resolve_scheduler(options)
     files = (("sensor", options.sensor_data, load_sensors), ("soil", options.soil_data, load_soil))
-    fields = {kind: load(path) for kind, path, load in files if path is not None}
-    for kind, problem in fields.items():
-        print(f"{kind} data: {problem.report}")
+    fields = {name: load(path) for name, path, load in files if path is not None}
+    for name, problem in fields.items():
+        print(f"{name} data: {problem.report}")
     request = Request(panels, options.out, settings, algorithms, options.trials, options.batch, fields, scheduler)
     results, notes = reproduce(request)
     for note in notes:
@@ -111,16 +111,16 @@ def _run_reproduce(options: argparse.Namespace) -> None:
         name, regret = result.panel.name, REGRET_NAMES[result.panel.metric]
         print(f"\n{name}: {result.panel.title}, {regret}, mean ± standard deviation")
         _print_table(result.curves)
-        for verdict in verdicts(options.out, name):
+        for verdict in give_verdicts(options.out, name):
             print(f"  {verdict}")
     print(f"\nFigures and tables are in {index}")
 
 
-def _one_of(name: str, value: str, known: Sequence[str]) -> str:
-    return named(name, [value], known)[0]
+def _resolve_name(name: str, value: str, known: Sequence[str]) -> str:
+    return resolve_names(name, [value], known)[0]
 
 
-def _device(name: str) -> str:
+def _check_device(name: str) -> str:
     try:
         (torch.zeros(1, device=name) + 1).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
@@ -129,61 +129,61 @@ def _device(name: str) -> str:
     return name
 
 
-def _scheduler(options: argparse.Namespace) -> str | None:
-    executor = _one_of("--executor", options.executor, ("local", "dask"))
+def _resolve_scheduler(options: argparse.Namespace) -> str | None:
+    executor = _resolve_name("--executor", options.executor, ("local", "dask"))
     if executor == "local":
         if options.scheduler is not None:
-            raise ValueError("--scheduler should only be given with --executor dask, got it without. Add the latter.")
+            raise ValueError("--scheduler should only be given with --executor dask, got it alone. Add the executor.")
         return None
     if options.scheduler is None:
         raise ValueError("--executor dask should come with the address of a scheduler, got none. Add --scheduler.")
     if importlib.util.find_spec("distributed") is None:
-        raise ValueError("--executor dask needs dask.distributed, got none installed. Install mtbo_torch[cluster].")
+        raise ValueError("--executor dask needs dask.distributed, got none. Install mtbo_torch[cluster].")
     address: str = options.scheduler
     return address
 
 
-def demo(trials: int, rounds: int, out: Path) -> None:
-    """MT-KB against random search on the paper's RKHS functions with two tasks, all trials as one batch."""
+def run_demo(trials: int, rounds: int, out: Path) -> None:
+    """Run MT-KB and random search on the paper's RKHS functions with two tasks, all trials as one batch."""
     from mtbo_torch.plotting import save_demo
 
     settings, numbers = Settings(rounds=rounds), tuple(range(trials))
     columns = {}
-    with progress_bar(2 * rounds, "optimising") as bar:
+    with progress_bar(2 * rounds, "optimizing") as bar:
         for algorithm in ("MT-KB", "random"):
             run, blocks = Run(Part("rkhs-2-chebyshev", algorithm, numbers, settings)), []
             while not run.is_done:
                 blocks.append(run.advance())
                 bar.update(blocks[-1]["regret"].shape[1])
-            columns[algorithm] = joined(blocks)
+            columns[algorithm] = join(blocks)
     curves = {name: values["average_regret"] for name, values in columns.items()}
     print("time-average regret, mean ± standard deviation")
     _print_table(curves)
-    instances = instances_of("rkhs-2-chebyshev", numbers, settings, None)
+    instances = build_instances("rkhs-2-chebyshev", numbers, settings, None)
     assert instances.attainable is not None
-    widest = int(is_non_dominated(instances.attainable).sum(dim=-1).argmax())  # the front worth looking at
-    save_demo(curves, instances.attainable[widest], instances.values(columns["MT-KB"]["x"])[widest], out)
-    print(f"The picture is in {out}")
+    widest = int(is_non_dominated(instances.attainable).sum(dim=-1).argmax())  # the most interesting front
+    save_demo(curves, instances.attainable[widest], instances.evaluate(columns["MT-KB"]["x"])[widest], out)
+    print(f"The figure is in {out}")
 
 
 def _print_table(curves: dict[str, Tensor]) -> None:
     rounds = next(iter(curves.values())).shape[-1]
     rows = [
-        [str(t), *[mean_and_sd(curve[:, t - 1].tolist()) for curve in curves.values()]]
+        [str(t), *[format_mean_and_sd(curve[:, t - 1].tolist()) for curve in curves.values()]]
         for t in sorted({max(1, rounds // 10), max(1, rounds // 2), rounds})
     ]
-    print(text_table([["round", *curves], *rows]))
+    print(format_text_table([["round", *curves], *rows]))
 
 
-def _positive(text: str) -> int:
-    return _at_least(1, text)
+def _parse_positive(text: str) -> int:
+    return _parse_integer(1, text)
 
 
-def _count(text: str) -> int:
-    return _at_least(0, text)
+def _parse_count(text: str) -> int:
+    return _parse_integer(0, text)
 
 
-def _at_least(least: int, text: str) -> int:
+def _parse_integer(least: int, text: str) -> int:
     if not text.lstrip("-").isdigit() or int(text) < least:
         raise argparse.ArgumentTypeError(f"should be a whole number, at least {least}, got {text}")
     return int(text)

@@ -1,4 +1,4 @@
-"""Does multi-task help on my data? Kernels compared by how well they predict each point from the others."""
+"""Does multi-task help on my data? Compare kernels by how well they predict each point from the others."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from mtbo_torch.learning import Units, learn_kernel
 from mtbo_torch.models import ExactMultiTaskGP
 from mtbo_torch.progress import progress_bar
 from mtbo_torch.regression import NotPositiveDefiniteError
-from mtbo_torch.tables import html_table, text_table
+from mtbo_torch.tables import format_html_table, format_text_table
 
-# Smaller differences of log densities say little, whatever their standard error (Sivula et al. 2020, "Uncertainty in
-# Bayesian leave-one-out cross-validation based model comparison"); a fit that stopped a little early makes such ones.
+# Smaller differences of log densities are not reliable, whatever their standard error (Sivula et al. 2020, "Uncertainty
+# in Bayesian leave-one-out cross-validation based model comparison"): a fit that stopped early already causes them.
 SMALLEST_CLEAR = 4.0
 FEWEST_POINTS = 5
-# As in `learn_kernel`, and smaller: sums of separable kernels approach their optimum slowly.
+# Smaller than in `learn_kernel`, because sums of separable kernels approach their optimum slowly.
 SMALLEST_GAIN = 1e-6
 FAILURES = (ModelFittingError, NotPositiveDefiniteError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 EMPTY_REMEDY = "Pass a dict of names and multi-task kernels, or None for the usual four."
@@ -44,16 +44,16 @@ EMPTY_REMEDY = "Pass a dict of names and multi-task kernels, or None for the usu
 
 @dataclass(frozen=True, eq=False)
 class ComparedKernel:
-    r"""A kernel that was fitted, and how well it predicts: a row of a :class:`KernelComparison`.
+    r"""A fitted kernel and how well it predicts: a row of a :class:`KernelComparison`.
 
     Attributes:
-        name: Its name.
-        log_density: :math:`\sum_s \log p(y_s | Y_{-s})`, the log density of a point's n values, given those at all
-            other points, summed over the points.
-        difference: By how much that exceeds the reference's.
-        standard_error: :math:`\sqrt t` times the standard deviation of the points' own differences.
-        log_marginal_likelihood: The log density of all values together, without priors of hyper-parameters.
-        num_parameters: The number of parameters that were learned, the noise included.
+        name: The name of the kernel.
+        log_density: :math:`\sum_s \log p(y_s | Y_{-s})`, the log density of the n values at a point, given the
+            values at all other points, summed over the points.
+        difference: `log_density` minus the `log_density` of the reference.
+        standard_error: :math:`\sqrt t` times the standard deviation of the differences point by point.
+        log_marginal_likelihood: The log density of all values together, without priors on hyperparameters.
+        num_parameters: The number of learned parameters, including the noise.
         log_densities: ``t``, the terms of `log_density`.
         model: The fitted model, in the units of the data.
 
@@ -82,10 +82,10 @@ class ComparedKernel:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KernelComparison:
-    """What :func:`compare_kernels` found; prints as a table, and shows as one in Jupyter.
+    """The result of :func:`compare_kernels`, shown as a table when printed and in Jupyter.
 
     Attributes:
-        rows: One for each kernel, the largest leave-one-out log density first.
+        rows: One row per kernel, in decreasing order of leave-one-out log density.
         reference: The row that the others are compared with.
 
     Example:
@@ -95,7 +95,7 @@ class KernelComparison:
         >>> X = torch.linspace(0, 1, 4, dtype=torch.double).unsqueeze(-1)
         >>> apart, shared = IndependentKernel([RBFKernel()] * 2), ICMKernel(RBFKernel(), torch.ones(2, 2))
         >>> comparison = compare_kernels(X, torch.cat([X, -X], dim=-1), {"apart": apart, "shared": shared})
-        >>> comparison.best.name, comparison.reference.name  # the tasks go against each other
+        >>> comparison.best.name, comparison.reference.name  # the tasks are opposites of each other
         ('apart', 'apart')
         >>> comparison.verdict
         '4 points of 2 tasks are too few to tell.'
@@ -111,21 +111,22 @@ class KernelComparison:
 
     @property
     def verdict(self) -> str:
-        """The answer in a sentence.
+        """The conclusion in one sentence.
 
-        A difference is clear if it exceeds 4, and twice its standard error, after one is taken off for each parameter
-        that the kernel ahead has more: so much better do kernels look where they were learned (Akaike 1974).
+        A difference is clear if it exceeds 4 and twice its standard error after subtracting one for each additional
+        parameter of the better kernel: that is how much a learned parameter flatters a kernel (Akaike 1974).
         """
         others = [row for row in self.rows if row is not self.reference]
         if not others:
             return f"Only {self.reference.name} was compared."
         t, n = len(self.reference.log_densities), self.reference.model.num_outputs
-        if t < max(FEWEST_POINTS, n + 3):  # so few points are nearly on a line in the space of values
+        if t < max(FEWEST_POINTS, n + 3):  # so few points nearly lie on a line in the space of values
             return f"{t} points of {n} tasks are too few to tell."
         sharing = [row for row in others if not _is_independent(row.model.covar_module)]
         is_about_sharing = bool(sharing) and _is_independent(self.reference.model.covar_module)
-        row = max(sharing if is_about_sharing else others, key=lambda row: row.difference - max(0, self._surplus(row)))
-        surplus = self._surplus(row) if row.difference > 0 else -self._surplus(row)
+        candidates = sharing if is_about_sharing else others
+        row = max(candidates, key=lambda row: row.difference - max(0, self._count_surplus(row)))
+        surplus = self._count_surplus(row) if row.difference > 0 else -self._count_surplus(row)
         is_clear = abs(row.difference) - max(0, surplus) > max(SMALLEST_CLEAR, 2 * row.standard_error)
         answer = "No clear difference"
         if is_clear and is_about_sharing:
@@ -137,17 +138,17 @@ class KernelComparison:
         more = f", with {surplus} more parameters" if row.difference > 0 and surplus > 1 else ""
         return f"{answer}: {row.name} is {place} by {size}{more}."
 
-    def _surplus(self, row: ComparedKernel) -> int:
+    def _count_surplus(self, row: ComparedKernel) -> int:
         return row.num_parameters - self.reference.num_parameters
 
     def __repr__(self) -> str:
-        return "\n".join([text_table(list(self._table())), "", self._explanation, self.verdict])
+        return "\n".join([format_text_table(list(self._make_rows())), "", self._explanation, self.verdict])
 
     def _repr_html_(self) -> str:
-        table = html_table(list(self._table()))
+        table = format_html_table(list(self._make_rows()))
         return f"{table}\n<p>{html.escape(self._explanation)}</p>\n<p><b>{html.escape(self.verdict)}</b></p>"
 
-    def _table(self) -> Iterator[tuple[str, ...]]:
+    def _make_rows(self) -> Iterator[tuple[str, ...]]:
         yield "kernel", "leave-one-out", f"to {self.reference.name}", "marginal likelihood", "parameters"
         for row in self.rows:
             is_reference = row is self.reference
@@ -165,35 +166,35 @@ class KernelComparison:
 def compare_kernels(
     train_X: Tensor, train_Y: Tensor, kernels: Mapping[str, Kernel] | Sequence[Kernel] | None = None
 ) -> KernelComparison:
-    r"""Fit several kernels to the data, and tell which predicts left-out points best.
+    r"""Fit several kernels to the data, and compare how well they predict left-out points.
 
     Every kernel is fitted by maximum likelihood, with one learned noise for all tasks, on inputs scaled to the unit
-    cube and standardised values. Then the n values at each point are predicted together from all other points, in
-    closed form (:meth:`ExactMultiTaskGP.leave_one_out`). The sum of the log densities of what was observed is the
-    measure: unlike the marginal likelihood it hardly depends on how vague the prior is. The hyper-parameters are those
-    learned from all points, which flatters kernels with many of them when points are few.
+    cube and standardized values. Then the n values at each point are predicted jointly from all other points, in
+    closed form (:meth:`ExactMultiTaskGP.leave_one_out`). The score is the sum of the log densities of the observed
+    values. Unlike the marginal likelihood, it hardly depends on how vague the prior is. The hyperparameters are learned
+    from all points, which favors kernels with many hyperparameters if there are few points.
 
-    Without `kernels` these four are compared, each with BoTorch's RBF kernel with one lengthscale per input:
+    By default four kernels are compared, each with BoTorch's RBF kernel with one lengthscale per input:
 
-    * ICM: :math:`k B`, a full-rank B
+    * ICM: :math:`k B` with a full-rank B
     * similarity: :math:`s k (\omega I + (1 - \omega) 1 1^T / n)`, with :math:`\omega` learned
-    * sum of separable: :math:`k_0 w w^T + diag(s_1 k_1, \dots, s_n k_n)`, a shared part and parts of their own. It
-      works on the ``nt x nt`` matrix, and takes longer than all others together
+    * sum of separable: :math:`k_0 w w^T + diag(s_1 k_1, \dots, s_n k_n)`, a shared part and a part for each
+      task. It works on the ``nt x nt`` matrix, and takes longer than all others together
     * independent tasks: :math:`diag(s_1 k_1, \dots, s_n k_n)`
 
-    A kernel that cannot be fitted is left out with a warning.
+    If a kernel cannot be fitted, it is omitted with a warning.
 
     Args:
         train_X: ``t x d``, with t >= 2.
         train_Y: ``t x n``.
-        kernels: Multi-task kernels by name, or a list of them, to be named by their classes. Copies are fitted. The
-            reference is the first whose tasks are independent, or else the first of all.
+        kernels: Multi-task kernels by name, or a list of kernels, which are named after their classes. Copies are
+            fitted. The reference is the first kernel with independent tasks, or else the first of all.
 
     Returns:
-        A :class:`KernelComparison`, to print, with the fitted models: ``comparison.best.model``.
+        A :class:`KernelComparison`; print it. The fitted models are in its rows, such as ``comparison.best.model``.
 
     Raises:
-        ModelFittingError: If none of the kernels could be fitted.
+        ModelFittingError: If no kernel could be fitted.
 
     Example:
         >>> import torch
@@ -216,51 +217,54 @@ def compare_kernels(
             "Pass one data set, with at least two rows."
         )
     train_X, train_Y = train_X.detach(), train_Y.detach()
-    named = _families(train_X, train_Y) if kernels is None else _named(kernels, train_X, train_Y.shape[-1])
+    if kernels is None:
+        named: Mapping[str, Kernel] = _make_default_kernels(train_X, train_Y)
+    else:
+        named = _resolve_names(kernels, train_X, train_Y.shape[-1])
     fitted = []
     with progress_bar(len(named), "fitting", unit="kernel") as bar:
         for name, kernel in named.items():
             bar.set_description(f"fitting {name}")
             try:
-                fitted.append(_fitted(name, deepcopy(kernel), train_X, train_Y))
+                fitted.append(_fit(name, deepcopy(kernel), train_X, train_Y))
             except FAILURES as error:
                 warnings.warn(
-                    f"The kernel {name!r} could not be fitted to {len(train_X)} points and is left out: {error}",
+                    f"The kernel {name!r} could not be fitted to {len(train_X)} points and is omitted: {error}",
                     stacklevel=2,
                 )
             bar.update(1)
     if not fitted:
-        raise ModelFittingError(f"None of the kernels ({', '.join(named)}) could be fitted. Look at the warnings.")
+        raise ModelFittingError(f"None of the kernels ({', '.join(named)}) could be fitted. See the warnings.")
     independent = [row for row in fitted if _is_independent(row.model.covar_module)]
     reference = (independent or fitted)[0]
-    compared = {row.name: _against(row, reference) for row in fitted}
+    compared = {row.name: _compare_with(row, reference) for row in fitted}
     rows = sorted(compared.values(), key=lambda row: row.log_density, reverse=True)
     return KernelComparison(tuple(rows), compared[reference.name])
 
 
-def _families(X: Tensor, Y: Tensor) -> dict[str, MultiTaskKernel]:
+def _make_default_kernels(X: Tensor, Y: Tensor) -> dict[str, MultiTaskKernel]:
     d, n = X.shape[-1], Y.shape[-1]
 
-    def rbf() -> Kernel:
+    def make_rbf() -> Kernel:
         return get_covar_module_with_dim_scaled_prior(ard_num_dims=d)
 
-    def independent() -> IndependentKernel:
-        return IndependentKernel([ScaleKernel(rbf()) for _ in range(n)])
+    def make_independent() -> IndependentKernel:
+        return IndependentKernel([ScaleKernel(make_rbf()) for _ in range(n)])
 
-    shared = ICMKernel(rbf(), num_tasks=n, rank=1)
-    # Tasks that go against each other start so: from a common sign, the likelihood has other, lower maxima.
+    shared = ICMKernel(make_rbf(), num_tasks=n, rank=1)
+    # Start with the signs of the correlations: from equal signs the search may end in a lower local maximum.
     main_direction = torch.linalg.eigh(Units.of(X, Y).y(Y).mT.cov().reshape(n, n)).eigenvectors[:, -1:]
     shared.initialize(task_factor=torch.where(main_direction < 0, -1.0, 1.0))
     return {
         "ICM": learned_kernel(n, d),
-        "similarity": TaskSimilarityKernel(ScaleKernel(rbf()), n),
-        "sum of separable": SumOfSeparableKernel([shared, independent()]),
-        "independent tasks": independent(),
+        "similarity": TaskSimilarityKernel(ScaleKernel(make_rbf()), n),
+        "sum of separable": SumOfSeparableKernel([shared, make_independent()]),
+        "independent tasks": make_independent(),
     }
 
 
-def _named(kernels: object, X: Tensor, num_tasks: int) -> dict[str, Kernel]:
-    """The user's kernels by name."""
+def _resolve_names(kernels: object, X: Tensor, num_tasks: int) -> dict[str, Kernel]:
+    """Check the user's kernels, and return them by name."""
     if not isinstance(kernels, Mapping | Sequence) or isinstance(kernels, str) or len(kernels) == 0:
         raise ValueError(f"kernels should be a non-empty dict or list of kernels, got {kernels!r}. {EMPTY_REMEDY}")
     if isinstance(kernels, Mapping):
@@ -291,41 +295,41 @@ def _named(kernels: object, X: Tensor, num_tasks: int) -> dict[str, Kernel]:
     return named
 
 
-def _fitted(name: str, kernel: Kernel, X: Tensor, Y: Tensor) -> ComparedKernel:
+def _fit(name: str, kernel: Kernel, X: Tensor, Y: Tensor) -> ComparedKernel:
     model = ExactMultiTaskGP(X, Y, kernel, **Units.of(X, Y).transforms())
     learn_kernel(model, SMALLEST_GAIN)
     with torch.no_grad():
-        log_densities = _log_densities(Y, *model.leave_one_out())
+        log_densities = _compute_log_densities(Y, *model.leave_one_out())
         marginal = model.log_marginal_likelihood()
     if not torch.isfinite(log_densities).all():
         raise ModelFittingError("its predictions are not finite.")
-    count = _num_parameters(model)
+    count = _count_parameters(model)
     return ComparedKernel(name, log_densities.sum().item(), 0.0, 0.0, marginal.item(), count, log_densities, model)
 
 
-def _num_parameters(model: ExactMultiTaskGP) -> int:
-    """How many are learned; rotations of a task factor W, which leave W W^T as it is, do not count."""
+def _count_parameters(model: ExactMultiTaskGP) -> int:
+    """Return the number of learned parameters, without rotations of a task factor W, which do not change W W^T."""
     count = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     factors = [kernel.task_factor for kernel in model.modules() if hasattr(kernel, "task_factor")]
     return count - sum(W.shape[-1] * (W.shape[-1] - 1) // 2 for W in factors if W.requires_grad)
 
 
-def _log_densities(Y: Tensor, mean: Tensor, covariance: Tensor) -> Tensor:
-    """``t``, the log density of each row of ``t x n`` values."""
+def _compute_log_densities(Y: Tensor, mean: Tensor, covariance: Tensor) -> Tensor:
+    """Return ``t``, the log density of each row of ``t x n`` values."""
     chol = torch.linalg.cholesky(covariance.double())
     whitened = torch.linalg.solve_triangular(chol, (Y - mean).double().unsqueeze(-1), upper=False).squeeze(-1)
     logdet = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
     return -(whitened.square().sum(dim=-1) + logdet + Y.shape[-1] * math.log(2 * math.pi)) / 2
 
 
-def _against(row: ComparedKernel, reference: ComparedKernel) -> ComparedKernel:
+def _compare_with(row: ComparedKernel, reference: ComparedKernel) -> ComparedKernel:
     differences = row.log_densities - reference.log_densities
     error = differences.std().item() * math.sqrt(len(differences))
     return replace(row, difference=differences.sum().item(), standard_error=error)
 
 
 def _is_independent(kernel: Kernel) -> bool:
-    """Whether the tasks of a kernel share nothing, and cannot learn to."""
+    """Return True if the tasks of a kernel are independent and stay so when the kernel is learned."""
     if not isinstance(kernel, MultiTaskKernel):
         return False
     return all(not B.requires_grad and not (B - B.diagonal().diag()).any() for _, B in kernel.terms())

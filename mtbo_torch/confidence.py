@@ -1,4 +1,4 @@
-r"""Confidence radii :math:`\beta_t`, as pure functions of numbers: how many standard deviations to trust."""
+r"""Confidence radii :math:`\beta_t`: how many standard deviations the bounds lie from the mean."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from torch import Tensor
 from mtbo_torch.checks import require_broadcast, require_count, require_open_unit, require_positive, require_probability
 
 Number = float | Tensor
-# The schedules of a radius that have a name.
+# The named schedules of the radius.
 RADII = ("theory", "mobo")
-# The accuracy of a dictionary.
+# The default accuracy of a dictionary.
 DEFAULT_EPSILON = 0.5
 
 
 def exact_radius(info_gain: Number, norm_bound: Number, noise_scale: Number, eta: Number, delta: float) -> Tensor:
-    r"""The radius of MT-KB (Theorem 2).
+    r"""Compute the radius of MT-KB (Theorem 2).
 
     .. math:: \beta_t = b + \frac{\sigma}{\sqrt\eta} \sqrt{2 \log(1/\delta) + \log\det(I + \eta^{-1} G_t)}
 
     With it, :math:`\|f(x) - \mu_t(x)\| \le \beta_t \|\Gamma_t(x, x)\|^{1/2}` for all x and t with probability at least
-    :math:`1 - \delta`. (Theorem 1 prints :math:`\sigma / \sqrt n`; its proof and Theorem 2 have
-    :math:`\sigma / \sqrt\eta`.)
+    :math:`1 - \delta`. (The paper prints :math:`\sigma / \sqrt n` in Theorem 1, but
+    :math:`\sigma / \sqrt\eta` in its proof and in Theorem 2.)
 
     Args:
-        info_gain: ``(b)`` or a number, :math:`\frac12 \log\det(I + \eta^{-1} G_t)`: an :class:`ExactMultiTaskGP`'s
-            ``info_gain``.
-        norm_bound: A bound b of the RKHS norm :math:`\|f\|_\Gamma`, at least 0; a number or ``(b)``.
-        noise_scale: The noise's sub-Gaussian constant :math:`\sigma`, such as its standard deviation if it is Gaussian.
-        eta: The regulariser of the model, :math:`\eta > 0`.
+        info_gain: ``(b)`` or a number, :math:`\frac12 \log\det(I + \eta^{-1} G_t)`, the ``info_gain`` of an
+            :class:`ExactMultiTaskGP`.
+        norm_bound: A bound b on the RKHS norm :math:`\|f\|_\Gamma`, at least 0; a number or ``(b)``.
+        noise_scale: The sub-Gaussian constant :math:`\sigma` of the noise; for Gaussian noise, its standard deviation.
+        eta: The regularizer of the model, :math:`\eta > 0`.
         delta: The probability of failure, in ``(0, 1]``.
 
     Returns:
@@ -41,14 +41,14 @@ def exact_radius(info_gain: Number, norm_bound: Number, noise_scale: Number, eta
         >>> exact_radius(info_gain=8.0, norm_bound=2.0, noise_scale=0.5, eta=0.25, delta=1.0)
         tensor(6.)
     """
-    gain, b, sigma, eta = _checked(info_gain, norm_bound, noise_scale, eta, delta, name="info_gain")
+    gain, b, sigma, eta = _check_numbers(info_gain, norm_bound, noise_scale, eta, delta, name="info_gain")
     return b + sigma / eta.sqrt() * (2 * math.log(1 / delta) + 2 * gain).sqrt()
 
 
 def nystrom_radius(
     info_gain: Number, norm_bound: Number, noise_scale: Number, eta: Number, delta: float, epsilon: float
 ) -> Tensor:
-    r"""The radius of MT-BKB (Theorem 3).
+    r"""Compute the radius of MT-BKB (Theorem 3).
 
     .. math::
 
@@ -56,14 +56,14 @@ def nystrom_radius(
         \sqrt{2 \log(2 / \delta) + \rho \sum_s \log\det(I + \eta^{-1} \tilde\Gamma_{s-1}(x_s, x_s))},
         \quad \rho = \frac{1 + \epsilon}{1 - \epsilon}
 
-    With it, the bound of :func:`exact_radius` holds of a :class:`NystromMultiTaskGP`, if its dictionary was drawn with
+    With it, the bound of :func:`exact_radius` holds for a :class:`NystromMultiTaskGP` whose dictionary was drawn with
     :func:`theory_oversampling`.
 
     Args:
-        info_gain: ``(b)`` or a number, half of the sum: a :class:`NystromMultiTaskGP`'s ``info_gain``.
-        norm_bound: A bound b of the RKHS norm :math:`\|f\|_\Gamma`, at least 0; a number or ``(b)``.
-        noise_scale: The noise's sub-Gaussian constant :math:`\sigma`, such as its standard deviation if it is Gaussian.
-        eta: The regulariser of the model, :math:`\eta > 0`.
+        info_gain: ``(b)`` or a number, half of the sum, the ``info_gain`` of a :class:`NystromMultiTaskGP`.
+        norm_bound: A bound b on the RKHS norm :math:`\|f\|_\Gamma`, at least 0; a number or ``(b)``.
+        noise_scale: The sub-Gaussian constant :math:`\sigma` of the noise; for Gaussian noise, its standard deviation.
+        eta: The regularizer of the model, :math:`\eta > 0`.
         delta: The probability of failure, in ``(0, 1]``.
         epsilon: The accuracy of the dictionary, in ``(0, 1)``.
 
@@ -76,25 +76,25 @@ def nystrom_radius(
         tensor(3.)
     """
     require_positive("info_gain", info_gain, "Pass model.info_gain.", allow_zero=True)
-    require_positive("norm_bound", norm_bound, "Pass a bound of the RKHS norm of the objective.", allow_zero=True)
+    require_positive("norm_bound", norm_bound, "Pass a bound on the RKHS norm of the objective.", allow_zero=True)
     require_probability("delta", delta, "Pass the probability with which the bound may fail, for instance 0.1.")
-    rho = _rho(epsilon)
+    rho = _compute_rho(epsilon)
     b = norm_bound * (1 + 1 / math.sqrt(1 - epsilon))
-    # 2 log(2 / delta) + rho * sum is the exact radius' term at delta / 2 and rho times the gain.
+    # 2 log(2 / delta) + rho * sum is the term of the exact radius at delta / 2 and rho times the gain.
     return exact_radius(rho * torch.as_tensor(info_gain), b, noise_scale, eta, delta / 2)
 
 
 def independent_radius(
     largest_gain: Number, num_tasks: int, norm_bound: Number, noise_scale: Number, eta: Number, delta: float
 ) -> Tensor:
-    r"""The radius of IT-KB: that of a single task (Chowdhury & Gopalan 2017), times :math:`\sqrt n`.
+    r"""Compute the radius of IT-KB: the radius of one task (Chowdhury & Gopalan 2017) times :math:`\sqrt n`.
 
     .. math:: \sqrt n \left(b + \frac{\sigma}{\sqrt\eta} \sqrt{2 (\gamma_t + 1 + \log(1/\delta))}\right)
 
     Args:
         largest_gain: ``(b)`` or a number, :math:`\gamma_t`, the largest information gain of a single task.
         num_tasks: The number of tasks n.
-        norm_bound: A bound b of every task's RKHS norm.
+        norm_bound: A bound b on the RKHS norm of every task.
         noise_scale: As in :func:`exact_radius`.
         eta: As in :func:`exact_radius`.
         delta: The probability of failure, in ``(0, 1]``.
@@ -123,7 +123,7 @@ def independent_nystrom_radius(
     delta: float,
     epsilon: float,
 ) -> Tensor:
-    r"""The radius of IT-BKB: that of a single task (Calandriello et al. 2019), times :math:`\sqrt n`.
+    r"""Compute the radius of IT-BKB: the radius of one task (Calandriello et al. 2019) times :math:`\sqrt n`.
 
     .. math::
 
@@ -132,12 +132,12 @@ def independent_nystrom_radius(
         \quad \rho = \frac{1 + \epsilon}{1 - \epsilon}
 
     Args:
-        effective_dimension: ``(b)`` or a number, :math:`\sum_s \tilde\sigma_t^2(x_s) / \eta`, with the variance of the
-            task that has the largest at :math:`x_s`.
-        num_observations: t. (The logarithm is taken as zero where it would be negative.)
+        effective_dimension: ``(b)`` or a number, :math:`\sum_s \tilde\sigma_t^2(x_s) / \eta`, with the largest variance
+            of a task at :math:`x_s`.
+        num_observations: t. (A negative logarithm is replaced by zero.)
         largest_variance: :math:`\kappa^2`, the largest prior variance of a task.
         num_tasks: The number of tasks n.
-        norm_bound: A bound b of every task's RKHS norm.
+        norm_bound: A bound b on the RKHS norm of every task.
         noise_scale: As in :func:`exact_radius`.
         eta: As in :func:`exact_radius`.
         delta: The probability of failure, in ``(0, 1]``.
@@ -154,12 +154,13 @@ def independent_nystrom_radius(
         ... )
         tensor(6.)
     """
-    total, b, sigma, eta = _checked(effective_dimension, norm_bound, noise_scale, eta, delta, "effective_dimension")
+    name = "effective_dimension"
+    total, b, sigma, eta = _check_numbers(effective_dimension, norm_bound, noise_scale, eta, delta, name)
     require_count("num_tasks", num_tasks, "Pass the number of tasks.")
     require_positive("largest_variance", largest_variance, "Pass the largest prior variance.", allow_zero=True)
     if not isinstance(num_observations, int) or isinstance(num_observations, bool) or num_observations < 0:
         raise ValueError(f"num_observations should be an integer >= 0, got {num_observations!r}. Pass t.")
-    rho = _rho(epsilon)
+    rho = _compute_rho(epsilon)
     kappa = torch.as_tensor(largest_variance, dtype=total.dtype, device=total.device)
     logarithm = (kappa * max(num_observations, 1)).log().clamp_min(0)
     noise_part = 2 * sigma * (rho * logarithm * total + math.log(1 / delta)).sqrt() / eta.sqrt()
@@ -167,9 +168,9 @@ def independent_nystrom_radius(
 
 
 def mobo_radius(round_number: int) -> float:
-    r"""MOBO's radius :math:`\sqrt{0.125 \log(2 t + 1)}` in round t (Paria et al. 2019).
+    r"""Compute MOBO's radius :math:`\sqrt{0.125 \log(2 t + 1)}` in round t (Paria et al. 2019).
 
-    A heuristic: it bounds nothing.
+    It is a heuristic without a guarantee.
 
     Args:
         round_number: t = 1, 2, ...
@@ -184,12 +185,12 @@ def mobo_radius(round_number: int) -> float:
 
 
 def theory_oversampling(num_rounds: int, delta: float, epsilon: float) -> float:
-    r"""The paper's oversampling :math:`q = 6 \rho \log(4 T / \delta) / \epsilon^2` (Theorem 3).
+    r"""Compute the paper's oversampling :math:`q = 6 \rho \log(4 T / \delta) / \epsilon^2` (Theorem 3).
 
     With it, a dictionary that keeps a point with probability :math:`\min(1, q \|\tilde\Gamma(x, x)\| / \eta)` has the
-    accuracy :math:`\epsilon` in all T rounds, with :math:`\rho = (1 + \epsilon) / (1 - \epsilon)`. (The paper leaves
-    out the :math:`1 / \eta`, which the proof it rests on, Calandriello et al. 2019, has.) At common settings it is 600
-    to 800 and keeps nearly every point; in practice 3, the default of :class:`MTBKB`, is enough.
+    accuracy :math:`\epsilon` in all T rounds, with :math:`\rho = (1 + \epsilon) / (1 - \epsilon)`. (The paper omits
+    the factor :math:`1 / \eta`, which the proof by Calandriello et al. 2019 needs.) At common settings q is 600 to 800
+    and keeps nearly every point; in practice 3, the default of :class:`MTBKB`, is enough.
 
     Args:
         num_rounds: The horizon T.
@@ -203,28 +204,28 @@ def theory_oversampling(num_rounds: int, delta: float, epsilon: float) -> float:
     """
     require_count("num_rounds", num_rounds, "Pass the horizon T.")
     require_probability("delta", delta, "Pass the probability with which the bound may fail, for instance 0.1.")
-    return 6 * _rho(epsilon) * math.log(4 * num_rounds / delta) / epsilon**2
+    return 6 * _compute_rho(epsilon) * math.log(4 * num_rounds / delta) / epsilon**2
 
 
-def _rho(epsilon: float) -> float:
+def _compute_rho(epsilon: float) -> float:
     require_open_unit("epsilon", epsilon, "Pass the accuracy of the dictionary, for instance 0.5.")
     return (1 + epsilon) / (1 - epsilon)
 
 
-def _checked(
+def _check_numbers(
     complexity: Number, norm_bound: Number, noise_scale: Number, eta: Number, delta: float, name: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The numbers of a radius as tensors of one kind."""
+    """Check the arguments of a radius, and return them as tensors of one dtype."""
     require_positive(name, complexity, "Pass it from the model.", allow_zero=True)
-    require_positive("norm_bound", norm_bound, "Pass a bound of the RKHS norm of the objective.", allow_zero=True)
+    require_positive("norm_bound", norm_bound, "Pass a bound on the RKHS norm of the objective.", allow_zero=True)
     require_positive("noise_scale", noise_scale, "Pass the noise's standard deviation.", allow_zero=True)
-    require_positive("eta", eta, "Pass the regulariser of the model, for instance 0.1.")
+    require_positive("eta", eta, "Pass the regularizer of the model, for instance 0.1.")
     require_probability("delta", delta, "Pass the probability with which the bound may fail, for instance 0.1.")
     shapes = [torch.as_tensor(value).shape for value in (complexity, norm_bound, noise_scale, eta)]
     require_broadcast(f"{name}, norm_bound, noise_scale and eta", *shapes)
     first = torch.as_tensor(complexity)
     first = first if first.is_floating_point() else first.to(torch.get_default_dtype())
-    # Plain numbers stay on the host: taking one to the device would wait for it.
+    # Python numbers stay on the CPU: moving one to the device would wait for the device.
     b, sigma, eta = (
         value.to(first) if isinstance(value, Tensor) else torch.tensor(value, dtype=first.dtype)
         for value in (norm_bound, noise_scale, eta)

@@ -17,16 +17,14 @@ from mtbo_torch.confidence import DEFAULT_EPSILON, exact_radius, nystrom_radius
 from mtbo_torch.models import MultiTaskGPModel, NystromMultiTaskGP
 from mtbo_torch.scalarizations import (
     ChebyshevScalarization,
-    HypervolumeScalarization,
     ObjectiveScalarization,
     Scalarization,
     WeightDistribution,
-    default_weights,
 )
 
 
-def estimated_radius(model: Model, delta: float = 0.1) -> Tensor:
-    r"""``(b)``, the theory's radius with estimates in place of what is not known.
+def estimate_radius(model: Model, delta: float = 0.1) -> Tensor:
+    r"""Return the theory's radius, ``(b)``, with estimates in place of what is not known.
 
     They are :math:`\max(1, \|\mu_t\|)` for the bound of the RKHS norm and :math:`\sqrt\eta` for the noise's scale.
 
@@ -37,11 +35,11 @@ def estimated_radius(model: Model, delta: float = 0.1) -> Tensor:
     Example:
         >>> import torch, gpytorch
         >>> from mtbo_torch import ExactMultiTaskGP, ICMKernel
-        >>> from mtbo_torch.constructors import estimated_radius
+        >>> from mtbo_torch.constructors import estimate_radius
         >>> X = torch.rand(5, 1, dtype=torch.double)
         >>> kernel = ICMKernel(gpytorch.kernels.RBFKernel(), torch.eye(2, dtype=torch.double))
         >>> model = ExactMultiTaskGP(X, torch.cat([X.sin(), X.cos()], -1), covar_module=kernel, eta=0.1)
-        >>> estimated_radius(model) > 1
+        >>> estimate_radius(model) > 1
         tensor(True)
     """
     members = list(model.models) if isinstance(model, ModelList) else [model]
@@ -55,7 +53,7 @@ def estimated_radius(model: Model, delta: float = 0.1) -> Tensor:
             )
     # Members of a list are independent of each other: gains add up, and so do squared norms.
     gain = torch.stack([member.info_gain for member in members]).sum(dim=0)
-    norm = torch.stack([member.regression.mean_norm for member in members]).square().sum(dim=0).sqrt().clamp_min(1)
+    norm = torch.stack([member.surrogate.mean_norm for member in members]).square().sum(dim=0).sqrt().clamp_min(1)
     # The noise's scale over the root of the regulariser is one, whatever the noise of each task.
     if any(isinstance(member, NystromMultiTaskGP) for member in members):
         return nystrom_radius(gain, norm, noise_scale=1.0, eta=1.0, delta=delta, epsilon=DEFAULT_EPSILON)
@@ -77,23 +75,23 @@ def construct_inputs_scalarized_ucb(
     delta: float = 0.1,
     bound: str = "norm",
 ) -> dict[str, Any]:
-    """The arguments of :class:`ScalarizedMultiTaskUCB` from what Ax knows; the last five are options for the user.
+    """Return the arguments of :class:`ScalarizedMultiTaskUCB` from what Ax knows; the last five are the user's options.
 
     Args:
         model: The fitted model, with m outputs.
         objective: The n objectives: outcomes, with their signs or weights. All outputs, maximised, by default.
         ref_point: ``n``, the objectives' thresholds, all to be exceeded; NaN where there is none. It is the reference
-            point of a Chebyshev or hypervolume scalarisation. The origin by default: Ax standardises, so that is the
+            point of a Chebyshev or hypervolume scalarization. The origin by default: Ax standardizes, so that is the
             average outcome.
         constraints: The constraints on outcomes as functions, which are not used: they have to be linear, and given as
         constraints_tuple: ``m' x m`` and ``m' x 1``.
         X_baseline: ``t x d``, observed points.
         X_pending: ``p x d``, points that are being evaluated.
-        scalarization: A class, such as :class:`LinearScalarization`, or a scalarisation of the n objectives in their
+        scalarization: A class, such as :class:`LinearScalarization`, or a scalarization of the n objectives in their
             order, all maximised. A :class:`ChebyshevScalarization` by default.
         weights: ``n``, or the distribution that they are drawn from anew each time. By default
-            those of :func:`~mtbo_torch.scalarizations.default_weights`.
-        radius: A number; :func:`estimated_radius` by default.
+            those of its ``default_weights``.
+        radius: A number; :func:`estimate_radius` by default.
         delta: The probability of failure of the estimated radius, in ``(0, 1]``.
         bound: ``"norm"`` or ``"ellipsoid"``.
     """
@@ -107,7 +105,7 @@ def construct_inputs_scalarized_ucb(
     for name, value in (("ref_point", ref_point), ("X_baseline", X_baseline), ("X_pending", X_pending)):
         if value is not None:
             require_tensor(name, value, "Pass what Ax hands over.")
-    outcomes, coefficients = _objectives(model, objective)
+    outcomes, coefficients = _find_objectives(model, objective)
     if scalarization is None and weights is None and not torch.all(coefficients.abs() == 1):
         raise UnsupportedError(
             f"objective should have coefficients of 1 and -1, got {coefficients.tolist()}: a sum of outcomes is one "
@@ -115,9 +113,9 @@ def construct_inputs_scalarized_ucb(
         )
     if scalarization is None or isinstance(scalarization, type):
         round_number = sum(X.shape[-2] for X in (X_baseline, X_pending) if X is not None)
-        of_objectives = _drawn(scalarization, weights, ref_point, coefficients, round_number)
+        of_objectives = _draw(scalarization, weights, ref_point, coefficients, round_number)
     else:
-        of_objectives = _given(scalarization, weights, len(outcomes))
+        of_objectives = _check_given(scalarization, weights, len(outcomes))
     matrix = torch.zeros(len(outcomes), model.num_outputs).to(coefficients)
     matrix[torch.arange(len(outcomes)), outcomes] = coefficients
     scalarization = ObjectiveScalarization(of_objectives, matrix)
@@ -128,7 +126,7 @@ def construct_inputs_scalarized_ucb(
     return {
         "model": model,
         "scalarization": scalarization,
-        "radius": estimated_radius(model, delta) if radius is None else radius,
+        "radius": estimate_radius(model, delta) if radius is None else radius,
         "X_pending": X_pending,
         "bound": bound,
         "constraints": constraints_tuple,
@@ -136,8 +134,8 @@ def construct_inputs_scalarized_ucb(
     }
 
 
-def _objectives(model: Model, objective: object) -> tuple[Tensor, Tensor]:
-    """The objectives' outcomes and coefficients, ``n`` both."""
+def _find_objectives(model: Model, objective: object) -> tuple[Tensor, Tensor]:
+    """Return the objectives' outcomes and coefficients, ``n`` both."""
     objective = IdentityMCMultiOutputObjective() if objective is None else objective
     if not isinstance(objective, IdentityMCMultiOutputObjective):
         raise UnsupportedError(
@@ -149,7 +147,7 @@ def _objectives(model: Model, objective: object) -> tuple[Tensor, Tensor]:
     return outcomes, coefficients
 
 
-def _given(scalarization: object, weights: object, num_objectives: int) -> Scalarization:
+def _check_given(scalarization: object, weights: object, num_objectives: int) -> Scalarization:
     if not isinstance(scalarization, Scalarization):
         raise ValueError(
             f"scalarization should be a Scalarization or a class of them, got {type(scalarization).__name__}. "
@@ -168,22 +166,22 @@ def _given(scalarization: object, weights: object, num_objectives: int) -> Scala
     return scalarization
 
 
-def _drawn(
-    kind: type[Scalarization] | None,
+def _draw(
+    scalarization: type[Scalarization] | None,
     weights: WeightDistribution | Tensor | None,
     ref_point: Tensor | None,
     like: Tensor,
     round_number: int,
 ) -> Scalarization:
-    """A scalarisation of ``n`` objectives, of the dtype and device of ``like``, with weights drawn for this round."""
-    kind = ChebyshevScalarization if kind is None else kind
-    if not issubclass(kind, Scalarization):
+    """Return a scalarization of ``n`` objectives, like ``like``, with weights drawn for this round."""
+    scalarization = ChebyshevScalarization if scalarization is None else scalarization
+    if not issubclass(scalarization, Scalarization):
         raise ValueError(
-            f"scalarization should be a Scalarization or a class of them, got the class {kind.__name__}. "
+            f"scalarization should be a Scalarization or a class of them, got the class {scalarization.__name__}. "
             "Pass for instance ChebyshevScalarization."
         )
     if weights is None:
-        weights = default_weights(kind, len(like))
+        weights = scalarization.default_weights(len(like))
     if isinstance(weights, WeightDistribution):
         # An Ax client with a seed sets it anew for every trial: of the same stream, each round takes its own draw.
         weights = weights.sample(round_number + 1, dtype=like.dtype, device=like.device)[-1]
@@ -192,9 +190,5 @@ def _drawn(
             f"weights should have one entry for each of the {len(like)} objectives, got shape {tuple(weights.shape)}. "
             "Outcomes that are no objectives have none."
         )
-    if issubclass(kind, ChebyshevScalarization | HypervolumeScalarization):
-        ref_point = torch.zeros_like(like) if ref_point is None else ref_point
-        drawn = kind(weights, ref_point.nan_to_num(nan=0.0))
-        # Ranks points alike, and also those that do not exceed the reference point.
-        return drawn.chebyshev() if isinstance(drawn, HypervolumeScalarization) else drawn
-    return kind(weights)
+    ref_point = torch.zeros_like(like) if ref_point is None else ref_point.nan_to_num(nan=0.0)
+    return scalarization.build(weights, ref_point).for_search()

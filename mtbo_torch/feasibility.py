@@ -1,9 +1,8 @@
-"""Constraints on outcomes, and how likely they are to hold."""
+"""Outcome constraints and their probability of being satisfied."""
 
 from __future__ import annotations
 
 import math
-from functools import reduce
 
 import torch
 from torch import Tensor
@@ -11,25 +10,25 @@ from torch.special import ndtri
 
 from mtbo_torch.checks import require_finite, require_tensor
 
-# Fixed points of the unit cube from which a joint probability is averaged.
+# The number of fixed points of the unit cube over which a joint probability is averaged.
 NUM_SAMPLES = 128
-# Probabilities are worked out for as many points at once as take this many numbers.
+# Points are processed in chunks of at most this many numbers.
 MOST_NUMBERS = 2**22
-# The relative rounding up to which rows are multiples of each other.
+# The relative tolerance within which rows count as multiples of each other.
 PARALLEL = 1e-12
 
 
 class OutcomeConstraints(torch.nn.Module):
     r"""Constraints :math:`A y \le c` on the values y of the tasks at a point.
 
-    Rows of A that are multiples of each other become one interval. All numbers are kept in double precision.
+    Rows of A that are multiples of each other become one interval. All numbers are stored in double precision.
 
     Args:
-        A: ``m x n``, one row per constraint and one column per task; no row of zeros.
+        A: ``m x n``, one row per constraint and one column per task; no row may be zero.
         c: ``m`` or ``m x 1``, as in BoTorch's ``(A, b)``.
 
     Raises:
-        ValueError: If two constraints leave no interval between them.
+        ValueError: If two constraints contradict each other.
 
     Example:
         >>> import torch
@@ -66,14 +65,14 @@ class OutcomeConstraints(torch.nn.Module):
         for low, high in bounds:
             if low >= high:
                 raise ValueError(
-                    f"A and c should leave an interval allowed, got an outcome that is to be at least {low:g} and at "
+                    f"A and c should leave an interval allowed, got an outcome that must be at least {low:g} and at "
                     f"most {high:g} (in a direction of unit length). A row a of A and an entry c mean a^T y <= c."
                 )
         self._is_interval = [math.isfinite(low) for low, _ in bounds]
         self.register_buffer("A", torch.stack(rows))
         self.register_buffer("lower", A.new_tensor([low for low, _ in bounds]))
         self.register_buffer("upper", A.new_tensor([high for _, high in bounds]))
-        # Nothing depends on the value of the last one.
+        # The draw for the last row is not used, so one row needs one sample.
         count = NUM_SAMPLES if len(rows) > 1 else 1
         engine = torch.quasirandom.SobolEngine(len(rows), scramble=True, seed=0)
         self.register_buffer("samples", engine.draw(count, dtype=torch.double).mT.contiguous().to(A.device))
@@ -84,11 +83,11 @@ class OutcomeConstraints(torch.nn.Module):
         return self.A.shape[-1]
 
     def extra_repr(self) -> str:
-        """The directions of unit length, and between what the tasks' values along them may lie."""
+        """Return the rows of unit length and their lower and upper limits."""
         return f"{self.A.tolist()}, {self.lower.tolist()}, {self.upper.tolist()}"
 
     def hold(self, Y: Tensor) -> Tensor:
-        """``...``, whether all hold for values ``... x n``, up to rounding."""
+        """Return ``...``, True where values ``... x n`` satisfy all constraints, up to rounding."""
         Y = require_tensor("Y", Y, "Pass one column per task.")
         if Y.shape[-1:] != (self.num_tasks,):
             raise ValueError(
@@ -100,11 +99,11 @@ class OutcomeConstraints(torch.nn.Module):
         return ((outcomes >= self.lower.to(Y) - rounding) & (outcomes <= self.upper.to(Y) + rounding)).all(dim=-1)
 
     def probability(self, mean: Tensor, covariance: Tensor) -> Tensor:
-        r"""``...``, the probability that all hold for :math:`y \sim N(\mu, \Gamma)`, differentiable.
+        r"""Return ``...``, the probability that :math:`y \sim N(\mu, \Gamma)` satisfies all constraints.
 
-        For one constraint it is exact. For several the tasks' covariances count: the constraints are taken one after
-        another, each given values of those before, averaged over fixed points (Genz 1992; mostly within 1e-3, at worst
-        within 1e-2, or 3e-2 with more constraints than tasks).
+        It is differentiable. For one constraint it is exact. Several constraints are taken one after another, each
+        given values of the previous ones, and averaged over fixed points (Genz 1992); the error is mostly below 1e-3,
+        at worst 1e-2, or 3e-2 with more constraints than tasks.
 
         Args:
             mean: ``... x n``.
@@ -120,26 +119,26 @@ class OutcomeConstraints(torch.nn.Module):
             )
         size = max(1, MOST_NUMBERS // (self.samples.numel() * mean.shape[:-2].numel()))
         if mean.dim() == 1 or mean.shape[-2] <= size:
-            return self._probability(mean, covariance)
+            return self._compute_probability(mean, covariance)
         pieces = zip(mean.split(size, dim=-2), covariance.split(size, dim=-3), strict=True)
-        return torch.cat([self._probability(*piece) for piece in pieces], dim=-1)
+        return torch.cat([self._compute_probability(*piece) for piece in pieces], dim=-1)
 
-    def _probability(self, mean: Tensor, covariance: Tensor) -> Tensor:
+    def _compute_probability(self, mean: Tensor, covariance: Tensor) -> Tensor:
         A = self.A.to(mean)
-        center, chol = mean @ A.mT, _semidefinite_cholesky(A, covariance)
+        center, chol = mean @ A.mT, _factorize_semidefinite(A, covariance)
         low, high = ((bound.to(mean) - center).unsqueeze(-1) for bound in (self.lower, self.upper))  # ... x m x 1
         eps = torch.finfo(mean.dtype).eps
         total = torch.ones_like(center[..., :1])
         drawn: list[Tensor] = []
         for j, sample in enumerate(self.samples.to(mean)):
-            shift = reduce(
-                torch.add, [torch.zeros_like(total), *[chol[..., j, i, None] * z for i, z in enumerate(drawn)]]
-            )
+            shift = torch.zeros_like(total)
+            for i, z in enumerate(drawn):
+                shift = shift + chol[..., j, i, None] * z
             upper = (high[..., j, :] - shift) / chol[..., j, j, None]
             below, share = torch.zeros_like(upper), _ndtr(upper)
             if self._is_interval[j]:
                 lower = (low[..., j, :] - shift) / chol[..., j, j, None]
-                # From the side on which both are small.
+                # Subtract in the tail in which both are small.
                 below = _ndtr(lower)
                 share = torch.where(lower > 0, _ndtr(-lower) - _ndtr(-upper), share - below)
             total = total * share
@@ -148,25 +147,27 @@ class OutcomeConstraints(torch.nn.Module):
 
 
 def _ndtr(x: Tensor) -> Tensor:
-    """The normal distribution function; torch's own is zero from eight standard deviations below the mean on."""
+    """Compute the normal distribution function; torch's own is zero more than eight deviations below the mean."""
     return torch.erfc(-x * math.sqrt(0.5)) / 2
 
 
-def _semidefinite_cholesky(A: Tensor, covariance: Tensor) -> Tensor:
-    """``... x m x m``, of ``A covariance A^T``, which is singular where tasks are one and the same.
+def _factorize_semidefinite(A: Tensor, covariance: Tensor) -> Tensor:
+    """Return ``... x m x m``, the Cholesky factor of ``A covariance A^T``, which may be singular.
 
-    Pivots that rounding has made up are replaced by the size of that rounding, and no entry is larger than the variance
-    of its row allows.
+    Pivots below the rounding error are replaced by the rounding error, and no entry is larger than the variance of its
+    row allows.
     """
     number = torch.finfo(covariance.dtype)
     joint = A @ covariance @ A.mT
-    # The rows' deviations if nothing cancelled.
+    # An upper bound on the rows' standard deviations, without any cancellation.
     largest = covariance.detach().diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt() @ A.abs().mT
     floor = (10 * A.shape[-1] * number.eps * largest.square()).clamp_min(number.tiny)
     rest = joint.diagonal(dim1=-2, dim2=-1)
     columns: list[Tensor] = []
     for j in range(len(A)):
-        column = joint[..., j] - reduce(torch.add, [torch.zeros_like(rest), *[c * c[..., j, None] for c in columns]])
+        column = joint[..., j]
+        for earlier in columns:
+            column = column - earlier * earlier[..., j, None]
         column = column / torch.maximum(rest[..., j], floor[..., j]).sqrt().unsqueeze(-1)
         limit = torch.maximum(rest, floor).sqrt()
         column = torch.cat([torch.zeros_like(column[..., :j]), limit[..., j, None], column[..., j + 1 :]], dim=-1)

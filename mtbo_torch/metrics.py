@@ -1,4 +1,4 @@
-"""How well a run did, from tensors alone."""
+"""Measures of how well a run did, computed from tensors alone."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch import Tensor
 from mtbo_torch.checks import require_broadcast, require_finite, require_positive, require_tensor
 from mtbo_torch.scalarizations import Scalarization
 
-# Beyond, the hypervolume takes longer than the run.
+# With more tasks, the hypervolume takes longer than the run.
 MOST_TASKS_OF_HYPERVOLUME = 4
 
 
 def scalarized_regret(scalarization: Scalarization, achieved: Tensor, attainable: Tensor) -> Tensor:
-    r"""The instantaneous regret :math:`\max_x s_\lambda(f(x)) - s_\lambda(f(x_t))` on a finite domain.
+    r"""Compute the instantaneous regret :math:`\max_x s_\lambda(f(x)) - s_\lambda(f(x_t))` on a finite domain.
 
     Args:
-        scalarization: :math:`s_\lambda` with one weight vector, or ``(b) x q`` of them for q rounds of b runs.
+        scalarization: :math:`s_\lambda` with one weight vector, or ``(b) x q`` weight vectors for q rounds of b runs.
         achieved: ``(b) x q x n``, :math:`f(x_t)`, without noise.
         attainable: ``N x n``, :math:`f` on the whole domain; ``b x 1 x N x n`` for a batch of runs.
 
@@ -50,10 +50,10 @@ def scalarized_regret(scalarization: Scalarization, achieved: Tensor, attainable
 
 
 def average_regret(instantaneous: Tensor) -> Tensor:
-    r"""The time-average cumulative regret :math:`R_C(t) / t = \frac1t \sum_{s \le t} r_s` after each round.
+    r"""Compute the time-average cumulative regret :math:`R_C(t) / t = \frac1t \sum_{s \le t} r_s` in each round.
 
     Args:
-        instantaneous: ``... x T``, the regrets :math:`r_t`, such as from :func:`scalarized_regret`.
+        instantaneous: ``... x T``, the regrets :math:`r_t`, for instance from :func:`scalarized_regret`.
 
     Returns:
         ``... x T``.
@@ -65,18 +65,18 @@ def average_regret(instantaneous: Tensor) -> Tensor:
         tensor([3., 2., 2.])
     """
     _require_rounds("instantaneous", instantaneous)
-    return instantaneous.cumsum(dim=-1) / _round_numbers(instantaneous)
+    return instantaneous.cumsum(dim=-1) / _number_rounds(instantaneous)
 
 
 def regret_certificate(lipschitz: Tensor, radius: Tensor, norm: Tensor) -> Tensor:
-    r"""What Theorem 2 promises of the cumulative regret after each of the ``... x T`` rounds, from the run itself.
+    r"""Compute the bound of Theorem 2 on the cumulative regret after each of the ``... x T`` rounds of a run.
 
     .. math:: R_C(t) \le 2 L \beta_t \sqrt{t \sum_{s \le t} \|\Gamma_{s-1}(x_s, x_s)\|}
 
-    with probability at least :math:`1 - \delta`, if the radii are valid ones. The printed theorem goes on to replace
+    with probability at least :math:`1 - \delta`, if the radii are valid. The printed theorem also replaces
     :math:`\Gamma_{s-1}(x_s, x_s)` by :math:`(1 + \kappa / \eta) \Gamma_s(x_s, x_s)` and the log-determinant in
-    :math:`\beta_t` by its largest possible value, which bounds the sum before the run. Along a run it is known, and
-    smaller. The same holds of MT-BKB's radius and norms (proof of Theorem 3).
+    :math:`\beta_t` by its largest possible value, which bounds the sum before the run. During a run the sum is known,
+    and it is smaller. The same bound holds with MT-BKB's radius and norms (proof of Theorem 3).
 
     Args:
         lipschitz: ``... x T``, :math:`L_{\lambda_t}`; the largest so far counts.
@@ -84,7 +84,7 @@ def regret_certificate(lipschitz: Tensor, radius: Tensor, norm: Tensor) -> Tenso
         norm: ``... x T``, :math:`\|\Gamma_{t-1}(x_t, x_t)\|`, before the observation.
 
     Returns:
-        ``... x T``, of the cumulative regret: divide by t for the average.
+        ``... x T``, a bound on the cumulative regret; divide by t for the average.
 
     Example:
         >>> import torch
@@ -99,16 +99,16 @@ def regret_certificate(lipschitz: Tensor, radius: Tensor, norm: Tensor) -> Tenso
                 f"{name} should have one entry for each of the {norm.shape[-1]} rounds (from norm), got shape "
                 f"{tuple(value.shape)}. Pass one number per round."
             )
-        require_positive(name, value, "Pass what the run had.", allow_zero=True)
+        require_positive(name, value, "Pass the values of the run.", allow_zero=True)
     require_broadcast("lipschitz, radius and norm", lipschitz.shape, radius.shape, norm.shape)
     largest = lipschitz.cummax(dim=-1).values * radius.cummax(dim=-1).values
-    return 2 * largest * (_round_numbers(norm) * norm.cumsum(dim=-1)).sqrt()
+    return 2 * largest * (_number_rounds(norm) * norm.cumsum(dim=-1)).sqrt()
 
 
 def hypervolume(achieved: Tensor, ref_point: Tensor) -> float:
-    r"""The volume that values dominate above a reference point, :math:`vol(\bigcup_s \{y : z \le y \le y_s\})`.
+    r"""Compute the volume that values dominate above a reference point, :math:`vol(\bigcup_s \{y : z \le y \le y_s\})`.
 
-    Exact, by BoTorch's partitioning, whose cost grows steeply with the number of tasks.
+    It is exact, by BoTorch's partitioning, whose cost grows steeply with the number of tasks.
 
     Args:
         achieved: ``t x n``, the values :math:`y_s`, with n of at least 2.
@@ -136,21 +136,21 @@ def hypervolume(achieved: Tensor, ref_point: Tensor) -> float:
 
 
 class RegretTracker:
-    r"""All regrets of b runs side by side, block by block of rounds.
+    r"""All regrets of b parallel runs, updated after each block of rounds.
 
     * ``regret``: :math:`s_{\lambda_t}(f(x^\star_{\lambda_t})) - s_{\lambda_t}(f(x_t))`
     * ``average_regret``: its mean over the rounds so far, :math:`R_C(t) / t`
-    * ``simple_regret``: the regret, for the round's weights, of the best point so far
-    * ``bayes_regret``: :math:`R_B(t)`, the mean of that over fixed weights
-    * ``front_share``: the share of the Pareto front's points found so far, on a finite domain
+    * ``simple_regret``: the regret of the best point so far, for the weights of the round
+    * ``bayes_regret``: :math:`R_B(t)`, the mean of the simple regret over fixed weights
+    * ``front_share``: the share of the points of the Pareto front found so far, on a finite domain
     * ``hypervolume_share``: the share of the attainable hypervolume above the worst values, on a finite domain with
       few tasks, in the last round of a block (NaN in the others)
 
     Args:
         scalarization: The class of :math:`s_\lambda`.
-        best: Takes weights ``b x q x n`` to :math:`\max_x s_\lambda(f(x))`, ``b x q``.
+        best: Maps weights ``b x q x n`` to :math:`\max_x s_\lambda(f(x))`, ``b x q``.
         bayes_weights: ``W x n``, the fixed weights of the Bayes regret.
-        attainable: ``b x N x n``, f on a finite domain; None for any other, and for neither share.
+        attainable: ``b x N x n``, f on a finite domain; None for other domains, which have no shares.
 
     Example:
         >>> import torch
@@ -173,10 +173,10 @@ class RegretTracker:
         if not (isinstance(scalarization, type) and issubclass(scalarization, Scalarization)):
             raise ValueError(
                 f"scalarization should be a class such as ChebyshevScalarization, got {scalarization!r}. "
-                "Every round builds one with weights of its own."
+                "Every round builds one with its own weights."
             )
         if not callable(best):
-            raise ValueError(f"best should be a function of weights, got {best!r}. It returns the largest values.")
+            raise ValueError(f"best should be a function of weights, got {best!r}. Return the largest values.")
         self.scalarization, self.best, self.attainable = scalarization, best, attainable
         self.bayes = scalarization(bayes_weights)
         if attainable is not None:
@@ -192,15 +192,15 @@ class RegretTracker:
     @cached_property
     def _volumes(self) -> list[float]:
         assert self.attainable is not None
-        # NaN where there is none: every point of the front is worst in some task.
+        # NaN where the volume is zero because every point of the front is worst in some task.
         return [hypervolume(Y, Y.amin(dim=0)) or torch.nan for Y in self.attainable]
 
     def update(self, weights: Tensor, values: Tensor) -> dict[str, Tensor]:
-        """The regrets in q more rounds, by name, each ``b x q``.
+        """Add q rounds, and return their regrets by name, each ``b x q``.
 
         Args:
-            weights: ``b x q x n``, of these rounds.
-            values: ``b x q x n``, f at the points chosen, without noise.
+            weights: ``b x q x n``, the weights of these rounds.
+            values: ``b x q x n``, f at the chosen points, without noise.
         """
         n = self.bayes.num_tasks
         _require_values("weights", weights, n)
@@ -220,7 +220,7 @@ class RegretTracker:
         history = torch.cat([self.state.get("values", values[:, :0]), values], dim=-2)
         first = history.shape[-2] - q
         rounds = torch.arange(first + 1, first + q + 1, dtype=regret.dtype, device=regret.device)
-        # b x q x t: what every point so far is worth in each of the new rounds.
+        # b x q x t: the scalarized value of every point so far in each of the new rounds.
         worth = scalarization(history.unsqueeze(1))
         later = torch.arange(history.shape[-2], device=worth.device) >= rounds.unsqueeze(-1)
         bayes = self.bayes(values.unsqueeze(1)).cummax(dim=-1).values
@@ -234,10 +234,10 @@ class RegretTracker:
         }
         self.state |= {"total": total[:, -1], "values": history, "bayes": bayes[..., -1]}
         if self.attainable is not None and self.front is not None:
-            columns |= self._front_columns(values, self.attainable, self.front)
+            columns |= self._update_front(values, self.attainable, self.front)
         return columns
 
-    def _front_columns(self, values: Tensor, attainable: Tensor, front: Tensor) -> dict[str, Tensor]:
+    def _update_front(self, values: Tensor, attainable: Tensor, front: Tensor) -> dict[str, Tensor]:
         found = (values.unsqueeze(-2) == attainable.unsqueeze(-3)).all(dim=-1).cummax(dim=-2).values
         before = self.state.get("found", torch.zeros_like(front))
         found = found | before.unsqueeze(-2)
@@ -245,7 +245,7 @@ class RegretTracker:
         columns = {"front_share": share}
         if 1 < values.shape[-1] <= MOST_TASKS_OF_HYPERVOLUME:
             old = self.state.get("hypervolume", values.new_zeros(len(values))).tolist()
-            masks, past = (_non_dominated_among(attainable, mask) for mask in (found[:, -1], before))
+            masks, past = (_find_non_dominated(attainable, mask) for mask in (found[:, -1], before))
             volumes = [
                 hypervolume(Y[mask], Y.amin(dim=0)) / total if changed else value
                 for Y, mask, total, changed, value in zip(
@@ -260,8 +260,8 @@ class RegretTracker:
         return columns
 
 
-def _non_dominated_among(attainable: Tensor, found: Tensor) -> Tensor:
-    """``b x N``, which of the found points no other found point dominates."""
+def _find_non_dominated(attainable: Tensor, found: Tensor) -> Tensor:
+    """Return ``b x N``, True for found points that no other found point dominates."""
     worst = attainable.amin(dim=-2, keepdim=True) - 1
     return is_non_dominated(torch.where(found.unsqueeze(-1), attainable, worst), deduplicate=False) & found
 
@@ -281,5 +281,5 @@ def _require_rounds(name: str, value: object) -> None:
         raise ValueError(f"{name} should be `... x T`, got a single number. Pass one number per round.")
 
 
-def _round_numbers(values: Tensor) -> Tensor:
+def _number_rounds(values: Tensor) -> Tensor:
     return torch.arange(1, values.shape[-1] + 1, dtype=values.dtype, device=values.device)

@@ -1,4 +1,4 @@
-"""Maximising many functions on one box at once."""
+"""Maximize many functions on one box at once."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ from botorch.optim.initializers import initialize_q_batch
 from botorch.utils.sampling import draw_sobol_samples, manual_seed
 from torch import Tensor
 
-# At a kink, of which a Chebyshev scalarisation has many, a longer search along a line finds nothing more.
+# At a kink, and a Chebyshev scalarization has many, a longer line search gains nothing.
 LONGEST_LINE_SEARCH = 10
 FLAT = 1e-6
 
 
-def maximise(
+def maximize(
     function: Callable[[Tensor], Tensor], bounds: Tensor, seeds: Sequence[int], num_restarts: int, raw_samples: int
 ) -> tuple[Tensor, Tensor]:
-    """A maximiser of each of b functions, by one call of BoTorch's batched L-BFGS-B from several starts each.
+    """Maximize each of b functions, by one call of BoTorch's batched L-BFGS-B from several starts each.
 
-    Every start of every function is a problem of its own, so a function's answer does not depend on the others.
+    Every start of every function is a separate problem, so the result for a function does not depend on the others.
 
     Args:
-        function: Takes ``R x b x d`` points, the i-th of every row for the i-th function, to ``R x b`` values.
+        function: Maps ``R x b x d`` points to ``R x b`` values; column i holds points and values of the i-th function.
         bounds: ``2 x d``, the lower and the upper corner.
-        seeds: b of them, for choosing the starts.
+        seeds: One for each of the b functions, for choosing the starts.
         num_restarts: The number of starts for each function.
-        raw_samples: The number of Sobol points from which these are chosen.
+        raw_samples: The number of Sobol points from which the starts are chosen.
 
     Returns:
-        ``b x d`` points and ``b`` values.
+        The maximizers ``b x d`` and the maxima ``b``.
 
     Example:
         >>> import torch
-        >>> from mtbo_torch.optimization import maximise
+        >>> from mtbo_torch.optimization import maximize
         >>> peaks = torch.tensor([[0.25], [0.75]], dtype=torch.double)
         >>> box = torch.tensor([[0.0], [1.0]], dtype=torch.double)
-        >>> x, _ = maximise(lambda X: -(X - peaks).square().sum(-1), box, seeds=[0, 1], num_restarts=2, raw_samples=16)
+        >>> x, _ = maximize(lambda X: -(X - peaks).square().sum(-1), box, seeds=[0, 1], num_restarts=2, raw_samples=16)
         >>> x.allclose(peaks, atol=1e-3)
         True
     """
     raw = torch.stack([draw_sobol_samples(bounds, raw_samples, 1, seed=seed).squeeze(-2) for seed in seeds], dim=1)
     with torch.no_grad():
         values = function(raw)
-    starts = [_starts(raw[:, i], values[:, i], num_restarts, seed) for i, seed in enumerate(seeds)]
+    starts = [_choose_starts(raw[:, i], values[:, i], num_restarts, seed) for i, seed in enumerate(seeds)]
     owners = torch.arange(len(seeds), dtype=raw.dtype, device=raw.device).repeat_interleave(num_restarts)
     d = bounds.shape[-1]
     lower, upper = (torch.cat([bound, bound.new_zeros(1)]) for bound in bounds)
     upper[-1] = len(seeds)
-    # The owner of a start travels with it as one more input, which the optimiser keeps fixed.
+    # Each start carries the index of its function as one more input, which the optimizer keeps fixed.
     conditions = torch.cat([torch.cat(starts), owners.unsqueeze(-1)], dim=-1).unsqueeze(-2)
     with warnings.catch_warnings(record=True) as caught:
         found, _ = gen_candidates_scipy(
@@ -62,7 +62,7 @@ def maximise(
             options={"maxls": LONGEST_LINE_SEARCH},
             fixed_features={d: owners},
         )
-    for warning in caught:  # the end of a line search is none of the caller's business
+    for warning in caught:  # the caller need not know that a line search ended early
         if not issubclass(warning.category, OptimizationWarning):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     candidates = found[:, 0, :d].unflatten(0, (len(seeds), num_restarts)).transpose(0, 1)
@@ -71,9 +71,9 @@ def maximise(
     return candidates[place, torch.arange(len(seeds), device=found.device)], best
 
 
-def _starts(points: Tensor, values: Tensor, count: int, seed: int) -> Tensor:
-    # A function may be flat, as an acquisition is before the first observation: every point is a maximiser, and
-    # rounding shall not choose.
+def _choose_starts(points: Tensor, values: Tensor, count: int, seed: int) -> Tensor:
+    # A function may be flat, as an acquisition is before the first observation. Then every point is a maximizer, and
+    # rounding must not decide.
     if values.max() - values.min() <= FLAT * values.abs().max():
         values = torch.zeros_like(values)
     with manual_seed(seed), warnings.catch_warnings():
@@ -82,7 +82,7 @@ def _starts(points: Tensor, values: Tensor, count: int, seed: int) -> Tensor:
 
 
 class _ByOwner(torch.nn.Module):
-    """The function for ``P x 1 x (d + 1)`` points in any order, whose last entry says which of the b functions."""
+    """The b functions at ``P x 1 x (d + 1)`` points in any order; the last entry is the index of the function."""
 
     def __init__(self, function: Callable[[Tensor], Tensor], count: int, d: int) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class _ByOwner(torch.nn.Module):
 
     def forward(self, X: Tensor) -> Tensor:
         points, owner = X[:, 0, : self.d], X[:, 0, self.d].detach().long()
-        # Each point takes the next free row of its owner's column; what stays free is never read.
+        # Each point takes the next free row of its function's column; free rows are never read.
         is_mine = torch.nn.functional.one_hot(owner, self.count)
         row = is_mine.cumsum(dim=0).gather(-1, owner.unsqueeze(-1)).squeeze(-1) - 1
         grid = points.detach()[:1].expand(int(row.max()) + 1, self.count, self.d)

@@ -1,4 +1,4 @@
-"""Progress bars, where tqdm is installed and somebody is looking."""
+"""Progress bars, if tqdm is installed and there is a terminal or a notebook."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class _Silent:
 
 
 def progress_bar(total: int, description: str, unit: str = "round") -> AbstractContextManager[Any]:
-    """A bar to be used with ``with``; silent where there is neither a terminal nor a notebook."""
+    """Return a progress bar for a ``with`` statement; silent without a terminal or a notebook."""
     try:
         from tqdm.auto import tqdm
     except ImportError:

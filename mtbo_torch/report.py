@@ -1,4 +1,4 @@
-"""What a reproduction leaves behind for people: figures, tables, and a page that shows them all."""
+"""The report of a reproduction: figures, tables, and a page that shows them all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mtbo_torch.experiments.panels import EXPERIMENTS, PANELS, Claim
 from mtbo_torch.experiments.reproduce import PanelResult
 from mtbo_torch.experiments.storage import write_atomically
 from mtbo_torch.problems.paper import OPEN_CHOICES
-from mtbo_torch.tables import mean_and_sd, short
+from mtbo_torch.tables import format_mean_and_sd, shorten
 
 NEAR = 0.25
 REGRET_NAMES = {"average_regret": "time-average cumulative regret", "bayes_regret": "Bayes regret"}
@@ -31,13 +31,13 @@ FINALS = ("average_regret", "bayes_regret", "simple_regret", "front_share", "hyp
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a claim.
+    """The verdict on a claim.
 
     Attributes:
-        claim: What the paper says.
-        outcome: ``"seen"``, ``"not seen"``, ``"within the noise"`` (less than two standard errors of the paired
-            differences either way), or ``"cannot be told"`` from what was run.
-        evidence: The numbers.
+        claim: The claim of the paper.
+        outcome: ``"confirmed"``, ``"not confirmed"``, ``"within the noise"`` (the mean of the paired differences is
+            below two standard errors), or ``"undecided"`` (the runs do not suffice).
+        evidence: The numbers behind the outcome.
     """
 
     claim: str
@@ -49,55 +49,57 @@ class Verdict:
 
 
 def judge(claim: Claim, finals: dict[str, list[float]], elsewhere: dict[str, list[float]] | None = None) -> Verdict:
-    """Compare the final regrets of all trials, curve by curve."""
+    """Judge a claim by the final regrets of all trials; `elsewhere` holds the final regrets of the other panel."""
     if not set(claim.curves) <= finals.keys():
-        return Verdict(claim.text, "cannot be told", "not all of its algorithms were run")
+        return Verdict(claim.text, "undecided", "not all of its algorithms were run")
     if claim.kind == "below":
         return _judge_below(claim, finals)
     means = [fmean(finals[label]) for label in claim.curves]
     if claim.kind == "falls":
-        evidence = ", ".join(f"{label}: {short(mean)}" for label, mean in zip(claim.curves, means, strict=True))
-        outcome = _compared(finals[claim.curves[0]], finals[claim.curves[-1]])
-        return Verdict(claim.text, _word(means == sorted(means)) if outcome == "seen" else outcome, evidence)
+        evidence = ", ".join(f"{label}: {shorten(mean)}" for label, mean in zip(claim.curves, means, strict=True))
+        outcome = _compare(finals[claim.curves[0]], finals[claim.curves[-1]])
+        if outcome == "confirmed":
+            outcome = _name_outcome(means == sorted(means))
+        return Verdict(claim.text, outcome, evidence)
     if claim.kind == "near":
-        seen = abs(means[0] - means[1]) <= NEAR * means[1]
-        return Verdict(claim.text, _word(seen), f"{short(means[0])} against {short(means[1])}")
+        is_near = abs(means[0] - means[1]) <= NEAR * means[1]
+        return Verdict(claim.text, _name_outcome(is_near), f"{shorten(means[0])} against {shorten(means[1])}")
     if elsewhere is None or not set(claim.curves) <= elsewhere.keys():
-        return Verdict(claim.text, "cannot be told", f"{claim.elsewhere} was not run with the same settings")
+        return Verdict(claim.text, "undecided", f"{claim.elsewhere} was not run with the same settings")
     others = [fmean(elsewhere[label]) for label in claim.curves]
     if means[0] == 0 or others[0] == 0:
-        return Verdict(claim.text, "cannot be told", "a regret is zero")
+        return Verdict(claim.text, "undecided", "a regret is zero")
     here, there = means[1] / means[0], others[1] / others[0]
-    return Verdict(claim.text, _word(here > there), f"ratio {here:.2f} here, {there:.2f} in {claim.elsewhere}")
+    return Verdict(claim.text, _name_outcome(here > there), f"ratio {here:.2f} here, {there:.2f} in {claim.elsewhere}")
 
 
 def _judge_below(claim: Claim, finals: dict[str, list[float]]) -> Verdict:
     first, second = (finals[label] for label in claim.curves)
-    gap, error = _gap(first, second)
-    evidence = f"{short(fmean(first))} against {short(fmean(second))}, gap {short(gap)} ± {short(error)}"
-    return Verdict(claim.text, _compared(first, second), evidence)
+    gap, error = _compute_gap(first, second)
+    evidence = f"{shorten(fmean(first))} against {shorten(fmean(second))}, gap {shorten(gap)} ± {shorten(error)}"
+    return Verdict(claim.text, _compare(first, second), evidence)
 
 
-def _compared(first: list[float], second: list[float]) -> str:
-    """Whether the first regrets are below the second."""
-    gap, error = _gap(first, second)
+def _compare(first: list[float], second: list[float]) -> str:
+    """Return the outcome of the claim that the first regrets are below the second."""
+    gap, error = _compute_gap(first, second)
     if math.isnan(error):
-        return "cannot be told"
-    return "within the noise" if abs(gap) <= 2 * error or gap == 0 else _word(gap > 0)
+        return "undecided"
+    return "within the noise" if abs(gap) <= 2 * error or gap == 0 else _name_outcome(gap > 0)
 
 
-def _gap(first: list[float], second: list[float]) -> tuple[float, float]:
-    """The mean of the trials' differences and its standard error; NaN for a single trial."""
+def _compute_gap(first: list[float], second: list[float]) -> tuple[float, float]:
+    """Return the mean of the paired differences and its standard error, NaN for a single trial."""
     gaps = [b - a for a, b in zip(first, second, strict=True)]
     return fmean(gaps), stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else math.nan
 
 
-def _word(seen: bool) -> str:
-    return "seen" if seen else "not seen"
+def _name_outcome(is_confirmed: bool) -> str:
+    return "confirmed" if is_confirmed else "not confirmed"
 
 
 def write_panel(result: PanelResult, out: Path) -> None:
-    """The figure (PNG and SVG), ``summary.csv`` and ``panel.json`` of a panel, in a folder of its own."""
+    """Write the figure (PNG and SVG), ``summary.csv`` and ``panel.json`` of a panel into its folder."""
     from mtbo_torch.plotting import save_panel
 
     name, metric = result.panel.name, result.panel.metric
@@ -116,48 +118,48 @@ def write_panel(result: PanelResult, out: Path) -> None:
         _is_guaranteed(result),
         [folder / f"{name}.png", folder / f"{name}.svg"],
     )
-    finals = {label: _finals(columns) for label, columns in result.columns.items()}
-    write_atomically(folder / "summary.csv", _summary(finals, metric, result.seconds).encode())
+    finals = {label: _select_finals(columns) for label, columns in result.columns.items()}
+    write_atomically(folder / "summary.csv", _render_summary(finals, metric, result.seconds).encode())
     facts = {
         "panel": name,
         "trials": len(next(iter(result.curves.values()))),
         "finals": finals,
         "seconds": result.seconds,
         "settings": result.settings,
-        "versions": _versions(),
+        "versions": _collect_versions(),
     }
     write_atomically(folder / "panel.json", json.dumps(facts, indent=1).encode())
 
 
 def _is_guaranteed(result: PanelResult) -> bool:
-    """Whether the certificates rest on true bounds of the norm."""
+    """Return True if the certificates are based on true bounds on the norm."""
     return all(
         EXPERIMENTS[name].knows_norm and settings["norm_bound"] == "exact" for name, settings in result.settings.items()
     )
 
 
-def verdicts(out: Path, name: str) -> list[Verdict]:
-    """What became of a panel's claims, from the files in the folder."""
-    panel, stored = PANELS[name], _stored(out)
+def give_verdicts(out: Path, name: str) -> list[Verdict]:
+    """Return the verdicts on a panel's claims, from the files in the folder."""
+    panel, stored = PANELS[name], _load_facts(out)
     finals = {label: columns[panel.metric] for label, columns in stored[name]["finals"].items()}
     others = {
         other: {label: columns[PANELS[other].metric] for label, columns in facts["finals"].items()}
         for other, facts in stored.items()
-        if _common(facts) == _common(stored[name])
+        if _select_comparable(facts) == _select_comparable(stored[name])
     }
     return [judge(claim, finals, others.get(claim.elsewhere or "")) for claim in panel.claims]
 
 
-def _common(facts: dict[str, Any]) -> tuple[Any, ...]:
-    """What the runs of two panels must share to be compared."""
+def _select_comparable(facts: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the settings that two panels must share to be compared."""
     settings = next(iter(facts["settings"].values()))
     return (facts["trials"], *(settings[key] for key in ("seed", "rounds", "dtype", "norm_bound")))
 
 
 def write_index(out: Path, notes: Sequence[str] = ()) -> Path:
-    """``index.html`` for all panels in the folder."""
-    stored = _stored(out)
-    sections = "\n".join(_section(out, name, facts) for name, facts in stored.items())
+    """Write ``index.html`` for all panels in the folder, and return its path."""
+    stored = _load_facts(out)
+    sections = "\n".join(_render_section(out, name, facts) for name, facts in stored.items())
     skipped = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
     choices = "".join(f"<tr><td>{html.escape(a)}</td><td>{html.escape(b)}</td></tr>" for a, b in OPEN_CHOICES)
     path = out / "index.html"
@@ -166,8 +168,8 @@ def write_index(out: Path, notes: Sequence[str] = ()) -> Path:
     return path
 
 
-def _stored(out: Path) -> dict[str, dict[str, Any]]:
-    """The facts of every panel in the folder; files of another version, or damaged, are as good as none."""
+def _load_facts(out: Path) -> dict[str, dict[str, Any]]:
+    """Return the facts of every panel in the folder, ignoring damaged files and files of another version."""
     stored = {}
     for name in PANELS:
         path = out / name / "panel.json"
@@ -180,38 +182,39 @@ def _stored(out: Path) -> dict[str, dict[str, Any]]:
     return stored
 
 
-def _section(out: Path, name: str, facts: dict[str, Any]) -> str:
+def _render_section(out: Path, name: str, facts: dict[str, Any]) -> str:
     panel = PANELS[name]
     names = [column for column in FINALS if any(column in finals for finals in facts["finals"].values())]
     head = "".join(f"<th>{column.replace('_', ' ')}</th>" for column in names)
     rows = "".join(
         f"<tr><td>{html.escape(label)}</td>"
-        + "".join(f"<td>{mean_and_sd(finals[column]) if column in finals else ''}</td>" for column in names)
+        + "".join(f"<td>{format_mean_and_sd(finals[column]) if column in finals else ''}</td>" for column in names)
         + f"<td>{facts['seconds'][label]:.1f}</td></tr>"
         for label, finals in facts["finals"].items()
     )
-    marks = {"seen": "✓", "not seen": "✗"}
-    items = "".join(f"<li>{marks.get(v.outcome, '○')} {html.escape(str(v))}</li>" for v in verdicts(out, name))
+    marks = {"confirmed": "✓", "not confirmed": "✗"}
+    items = "".join(f"<li>{marks.get(v.outcome, '○')} {html.escape(str(v))}</li>" for v in give_verdicts(out, name))
     details = html.escape(json.dumps({"settings": facts["settings"], "versions": facts["versions"]}, indent=1))
     return (
         f'<section id="{name}"><h2>{name}: {html.escape(panel.title)}</h2>'
         f'<img src="{name}/{name}.svg" alt="{REGRET_NAMES[panel.metric]} of every algorithm over the rounds">'
-        f"<p>{facts['trials']} trials; final values, mean ± standard deviation; {REGRET_NAMES[panel.metric]} is drawn. "
+        f"<p>{facts['trials']} trials; final values, mean ± standard deviation. "
+        f"The figure shows the {REGRET_NAMES[panel.metric]}. "
         f'<a href="{name}/{name}.png">PNG</a> <a href="{name}/summary.csv">summary.csv</a> '
         + " ".join(f'<a href="runs/{run}/results.csv">{run}</a>' for run in panel.experiments.values())
         + f"</p><table><tr><th></th>{head}<th>seconds</th></tr>{rows}</table>"
-        f"<p>What the paper claims:</p><ul>{items}</ul>"
+        f"<p>Claims of the paper:</p><ul>{items}</ul>"
         f"<details><summary>settings and versions</summary><pre>{details}</pre></details></section>"
     )
 
 
-def _finals(columns: dict[str, Tensor]) -> dict[str, list[float]]:
-    """The last value of every column that has one in every trial."""
+def _select_finals(columns: dict[str, Tensor]) -> dict[str, list[float]]:
+    """Return the last values of every column that is complete in every trial."""
     last = {name: columns[name][:, -1] for name in FINALS}
     return {name: values.tolist() for name, values in last.items() if not values.isnan().any()}
 
 
-def _summary(finals: dict[str, dict[str, list[float]]], metric: str, seconds: dict[str, float]) -> str:
+def _render_summary(finals: dict[str, dict[str, list[float]]], metric: str, seconds: dict[str, float]) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(["algorithm", f"final_{metric}_mean", f"final_{metric}_sd", "seconds"])
@@ -222,7 +225,7 @@ def _summary(finals: dict[str, dict[str, list[float]]], metric: str, seconds: di
     return buffer.getvalue()
 
 
-def _versions() -> dict[str, str]:
+def _collect_versions() -> dict[str, str]:
     packages = ("mtbo_torch", "torch", "gpytorch", "linear_operator", "botorch")
     return {"python": platform.python_version()} | {name: version(name) for name in packages}
 
@@ -235,7 +238,7 @@ img {{ max-width: 100%; }} table {{ border-collapse: collapse; font-size: 14px; 
 td, th {{ border-bottom: 1px solid #ddd; padding: 0.2em 0.8em; text-align: left; }} pre {{ font-size: 12px; }}
 </style></head><body>
 <h1>The paper's experiments</h1>
-<p>Chowdhury &amp; Gopalan, <em>No-regret Algorithms for Multi-task Bayesian Optimization</em>, as run here.</p>
+<p>Chowdhury &amp; Gopalan, <em>No-regret Algorithms for Multi-task Bayesian Optimization</em>, reproduced.</p>
 {skipped}{sections}
 <h2>What the paper leaves open</h2><table>{choices}</table>
 </body></html>

@@ -94,12 +94,12 @@ def test_figures_are_those_of_the_definition(name: str) -> None:
     inside = oracles.separable(*separated(row.model.covar_module))
     gamma = lambda x, y: np.outer(sd, sd) * inside(x, y)  # noqa: E731
     noise = row.model.noise.item() * sd**2
-    centred = Y.numpy() - mean
-    means, covariances = oracles.leave_one_out(gamma, points, centred, noise)
-    densities = [oracles._log_density(S, y - m) for S, y, m in zip(covariances, centred, means, strict=True)]
+    centered = Y.numpy() - mean
+    means, covariances = oracles.leave_one_out(gamma, points, centered, noise)
+    densities = [oracles._log_density(S, y - m) for S, y, m in zip(covariances, centered, means, strict=True)]
     close(row.log_densities, np.array(densities), 1e-8)
     assert row.log_density == pytest.approx(sum(densities), abs=1e-8)
-    expected = oracles.log_likelihood(gamma, points, centred, noise)
+    expected = oracles.log_likelihood(gamma, points, centered, noise)
     assert row.log_marginal_likelihood == pytest.approx(expected, abs=1e-8)
 
 
@@ -221,11 +221,11 @@ def test_a_fit_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> 
         raise ModelFittingError("on purpose")
 
     monkeypatch.setattr(learning, "fit_gpytorch_mll", fail_for_similarity)
-    with pytest.warns(UserWarning, match="'similarity' could not be fitted to 8 points and is left out: on purpose"):
+    with pytest.warns(UserWarning, match="'similarity' could not be fitted to 8 points and is omitted: on purpose"):
         comparison = compare_kernels(X, Y)
     assert sorted(row.name for row in comparison.rows) == sorted({*FAMILIES} - {"similarity"})
     monkeypatch.setattr(learning, "fit_gpytorch_mll", fail)
-    with pytest.warns(UserWarning, match="left out"), pytest.raises(ModelFittingError, match="None of the kernels"):
+    with pytest.warns(UserWarning, match="omitted"), pytest.raises(ModelFittingError, match="None of the kernels"):
         compare_kernels(X, Y)
 
 

@@ -200,7 +200,7 @@ ONE = (tensor([1.0, 0.0, 0.5]), tensor(0.2))
 def weighed(
     kind: type, build: Builder, bound: str, pair: tuple[Tensor, Tensor], worst: float, pending: Tensor | None = None
 ) -> np.ndarray:
-    """p u + (1 - p) w at seven points for the Chebyshev scalarisation, naively."""
+    """p u + (1 - p) w at seven points for the Chebyshev scalarization, naively."""
     (X, Y, Z), gamma, w = data(8, 3, 2), build(3, 2).gamma, W.numpy()
 
     def posterior(X: Tensor, Y: Tensor, dictionary: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -326,7 +326,7 @@ def test_everything_moves_with_to_and_weights_of_another_precision_follow() -> N
     close(constrained(fitted(ExactMultiTaskGP), single)(Z.unsqueeze(-2)), before, 1e-5)
 
 
-def test_a_linear_scalarisation_with_constraints() -> None:
+def test_a_linear_scalarization_with_constraints() -> None:
     X, Y, Z = data(8, 3, 2)
     mean, covariance = oracles.posterior(icm(3, 2).gamma, X.numpy(), Y.numpy(), 0.1, Z.numpy())
     covariances = oracles.blocks(covariance, 3)

@@ -15,13 +15,13 @@ from guarantees import (
     BROKEN,
     Noise,
     Trace,
-    broken,
-    far_points,
-    functions,
+    break_radii,
+    compute_share_certified,
+    compute_share_covered,
+    draw_functions,
+    draw_signs,
+    make_far_points,
     play,
-    share_certified,
-    share_covered,
-    signs,
 )
 
 from mtbo_torch import MTBKB, MTKB, LinearScalarization, theory_oversampling
@@ -50,24 +50,24 @@ def run(
 
 @cache
 def random_functions() -> FiniteInstances:
-    return functions(TRIALS, 2, GRID, noise_scale=0.1, num_centers=10)
+    return draw_functions(TRIALS, 2, GRID, noise_scale=0.1, num_centers=10)
 
 
 @cache
 def one_point(dtype: torch.dtype = torch.double, trials: int = TRIALS) -> FiniteInstances:
     """Small functions and much noise."""
-    return far_points(trials, 4, 1, noise_scale=0.5, norm=0.05, like=torch.empty(0, dtype=dtype))
+    return make_far_points(trials, 4, 1, noise_scale=0.5, norm=0.05, like=torch.empty(0, dtype=dtype))
 
 
 @cache
 def two_points(trials: int) -> FiniteInstances:
     """Large functions and little noise."""
-    return far_points(trials, 1, 2, noise_scale=0.01, norm=2.0, like=torch.empty(0, dtype=torch.double))
+    return make_far_points(trials, 1, 2, noise_scale=0.01, norm=2.0, like=torch.empty(0, dtype=torch.double))
 
 
 def shares(trace: Trace) -> list[float]:
     needed = (trace.needed, trace.needed_along, trace.needed_in_all)
-    return [share_covered(radius, trace.radius) for radius in needed]
+    return [compute_share_covered(radius, trace.radius) for radius in needed]
 
 
 @pytest.mark.parametrize(
@@ -83,44 +83,44 @@ def test_random_functions_stay_inside_and_regrets_below_the_certificate(kind: ty
     trace = run(kind, random_functions(), 0.1, **options)
     assert trace.needed.shape == (TRIALS, ROUNDS + 1)
     assert min(shares(trace)) >= 1 - DELTA
-    assert share_certified(trace) == 1
+    assert compute_share_certified(trace) == 1
     assert trace.regret[:, -1].min() > 0
 
 
 def test_half_of_the_norm_is_missed_on_random_functions_too() -> None:
-    with broken(BROKEN["half of b left out"]):
+    with break_radii(BROKEN["half of b left out"]):
         assert max(shares(run(MTKB, random_functions(), 0.1))) < 1 - DELTA
 
 
 @pytest.mark.parametrize(
-    ("noise", "dtype"), [(torch.randn, torch.double), (torch.randn, torch.float), (signs, torch.double)]
+    ("noise", "dtype"), [(torch.randn, torch.double), (torch.randn, torch.float), (draw_signs, torch.double)]
 )
 def test_where_the_bound_is_almost_attained_it_holds(noise: Noise, dtype: torch.dtype) -> None:
     trace = run(MTKB, one_point(dtype), 0.5, noise)
     assert trace.radius.dtype == dtype
     assert min(shares(trace)) >= 1 - DELTA
     # And not by much: with three quarters of the radius it does not.
-    assert share_covered(trace.needed_in_all, 0.75 * trace.radius) < 1 - DELTA
+    assert compute_share_covered(trace.needed_in_all, 0.75 * trace.radius) < 1 - DELTA
 
 
 def test_a_large_delta_is_used() -> None:
     trace = run(MTKB, one_point(), 0.5, delta=0.5)
-    assert 0.5 <= share_covered(trace.needed_in_all, trace.radius) < 0.95
+    assert 0.5 <= compute_share_covered(trace.needed_in_all, trace.radius) < 0.95
 
 
 @pytest.mark.parametrize("name", [name for name in BROKEN if "of b" not in name])
 def test_a_wrong_noise_part_is_found_out(name: str) -> None:
-    with broken(BROKEN[name]):
+    with break_radii(BROKEN[name]):
         trace = run(MTKB, one_point(), 0.5)
-    assert share_covered(trace.needed_in_all, trace.radius) < 1 - DELTA
+    assert compute_share_covered(trace.needed_in_all, trace.radius) < 1 - DELTA
 
 
 @pytest.mark.parametrize("name", [None, "sigma dropped", "another eta (4 times)"])
 def test_a_wrong_noise_part_of_mtbkb_is_found_out(name: str | None) -> None:
     # The smaller epsilon, the less the radius counts on the dictionary being worse than it is.
-    with broken(BROKEN[name]) if name else nullcontext():
+    with break_radii(BROKEN[name]) if name else nullcontext():
         trace = run(MTBKB, one_point(trials=100), 0.5, epsilon=0.1, oversampling=None)
-    share = share_covered(trace.needed_in_all, trace.radius)
+    share = compute_share_covered(trace.needed_in_all, trace.radius)
     assert share < 1 - DELTA if name else share >= 1 - DELTA
 
 
@@ -131,14 +131,14 @@ def test_a_wrong_noise_part_of_mtbkb_is_found_out(name: str | None) -> None:
 def test_a_wrong_norm_is_found_out_by_the_bound_and_by_the_certificate(kind: type, name: str) -> None:
     options = {"epsilon": 0.1, "oversampling": None} if kind is MTBKB else {}
     trace = run(kind, two_points(100), 0.5, **options)
-    assert (min(shares(trace)), share_certified(trace)) == (1, 1)
-    with broken(BROKEN[name]):
+    assert (min(shares(trace)), compute_share_certified(trace)) == (1, 1)
+    with break_radii(BROKEN[name]):
         trace = run(kind, two_points(100), 0.5, **options)
     assert max(shares(trace)) < 1 - DELTA
-    assert share_certified(trace) < 1 - DELTA
+    assert compute_share_certified(trace) < 1 - DELTA
 
 
 def test_the_check_itself() -> None:
     needed, radius = torch.tensor([[1.0, 2.0], [1.0, 3.0]]), torch.tensor([[1.0, 2.0], [2.0, 2.9]])
-    assert share_covered(needed, radius) == 0.5
-    assert share_covered(needed, radius + 1) == 1
+    assert compute_share_covered(needed, radius) == 0.5
+    assert compute_share_covered(needed, radius + 1) == 1

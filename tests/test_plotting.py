@@ -91,7 +91,7 @@ def test_no_corner_of_a_front_is_beyond_what_was_found() -> None:
 
 
 @pytest.mark.parametrize("signs", [(1, 1), (1, -1), (-1, 1), (-1, -1)])
-def test_fronts_of_what_is_minimised(signs: tuple[int, int]) -> None:
+def test_fronts_of_what_is_minimized(signs: tuple[int, int]) -> None:
     x, y = line(plot_pareto(PAIRS * torch.tensor(signs), signs=signs), "front found")
     assert [[signs[0] * a, signs[1] * b] for a, b in zip(x.tolist(), y.tolist(), strict=True)] == [
         [0.0, 3.0],

@@ -1,1 +1,1 @@
-"""The paper's experiments: the panels as data, the runner, storage."""
+"""The paper's experiments: panels, runner and storage."""

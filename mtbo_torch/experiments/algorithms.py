@@ -24,9 +24,9 @@ from mtbo_torch.strategies import (
 Builder = Callable[[Instances, type[Scalarization], list[int]], Strategy]
 
 
-def _kernelized(kind: Callable[..., Strategy], **options: float | str) -> Builder:
+def _make_kernel_builder(strategy_class: Callable[..., Strategy], **options: float | str) -> Builder:
     def build(instances: Instances, scalarization: type[Scalarization], seeds: list[int]) -> Strategy:
-        return kind(
+        return strategy_class(
             instances.kernel,
             norm_bound=instances.norm_bound,
             noise_scale=instances.noise_scale,
@@ -43,48 +43,49 @@ def _kernelized(kind: Callable[..., Strategy], **options: float | str) -> Builde
     return build
 
 
-def _plain(kind: Callable[..., Strategy]) -> Builder:
+def _make_search_builder(strategy_class: Callable[..., Strategy]) -> Builder:
     def build(instances: Instances, scalarization: type[Scalarization], seeds: list[int]) -> Strategy:
-        return kind(instances.num_tasks, scalarization=scalarization, seed=seeds, **instances.space)
+        return strategy_class(instances.num_tasks, scalarization=scalarization, seed=seeds, **instances.space)
 
     return build
 
 
 _BUDGET = {"epsilon": paper.EPSILON, "oversampling": paper.OVERSAMPLING}
 ALGORITHMS: dict[str, Builder] = {
-    "MT-KB": _kernelized(MTKB),
-    "MT-KB-ellipsoid": _kernelized(MTKB, bound="ellipsoid"),
-    "MT-BKB": _kernelized(MTBKB, **_BUDGET),
-    "IT-KB": _kernelized(ITKB),
-    "IT-BKB": _kernelized(ITBKB, **_BUDGET),
-    "MOBO": _kernelized(MOBO),
-    "random": _plain(RandomSearch),
-    "Sobol": _plain(SobolSearch),
-    "MT-BKB-ellipsoid": _kernelized(MTBKB, bound="ellipsoid", **_BUDGET),
-    "qLogNParEGO": _plain(NParEGO),
-    "qLogNEHVI": _plain(NEHVI),
+    "MT-KB": _make_kernel_builder(MTKB),
+    "MT-KB-ellipsoid": _make_kernel_builder(MTKB, bound="ellipsoid"),
+    "MT-BKB": _make_kernel_builder(MTBKB, **_BUDGET),
+    "IT-KB": _make_kernel_builder(ITKB),
+    "IT-BKB": _make_kernel_builder(ITBKB, **_BUDGET),
+    "MOBO": _make_kernel_builder(MOBO),
+    "random": _make_search_builder(RandomSearch),
+    "Sobol": _make_search_builder(SobolSearch),
+    "MT-BKB-ellipsoid": _make_kernel_builder(MTBKB, bound="ellipsoid", **_BUDGET),
+    "qLogNParEGO": _make_search_builder(NParEGO),
+    "qLogNEHVI": _make_search_builder(NEHVI),
 }
-# The last ones only run when named: one more curve is one too many, and the outside references cost seconds a round.
+# The last three only run when named: one more curve would crowd the figures, and BoTorch's methods take seconds a
+# round.
 DEFAULT_ALGORITHMS = tuple(ALGORITHMS)[:-3]
 CERTIFIED = ("MT-KB", "MT-KB-ellipsoid", "MT-BKB", "MT-BKB-ellipsoid")
 
 
-def named(what: str, wanted: Iterable[str], known: Sequence[str]) -> list[str]:
-    """The known names meant by the wanted ones; capitals and dashes do not matter.
+def resolve_names(what: str, wanted: Iterable[str], known: Sequence[str]) -> list[str]:
+    """Return the known names that the wanted ones stand for, ignoring case, dashes and underscores.
 
     Raises:
-        ValueError: With the list and the nearest match, if a name is not known.
+        ValueError: If a name is not known, with the list of names and the nearest match.
     """
-    plain = {_plainly(name): name for name in known}
+    normalized = {_normalize(name): name for name in known}
     names = []
     for name in wanted:
-        if _plainly(name) not in plain:
-            nearest = difflib.get_close_matches(_plainly(name), plain, n=1, cutoff=0.4)
-            hint = f" Did you mean {plain[nearest[0]]}?" if nearest else ""
+        if _normalize(name) not in normalized:
+            nearest = difflib.get_close_matches(_normalize(name), normalized, n=1, cutoff=0.4)
+            hint = f" Did you mean {normalized[nearest[0]]}?" if nearest else ""
             raise ValueError(f"{what} should be among {', '.join(known)}, got {name}.{hint}")
-        names.append(plain[_plainly(name)])
+        names.append(normalized[_normalize(name)])
     return list(dict.fromkeys(names))
 
 
-def _plainly(name: str) -> str:
+def _normalize(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")

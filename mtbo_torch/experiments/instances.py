@@ -1,4 +1,4 @@
-"""The functions of several trials side by side: what a batch of runs is played on."""
+"""The objective functions of several parallel trials."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from botorch.test_functions.base import MultiObjectiveTestProblem
 from torch import Tensor
 
 from mtbo_torch.kernels import MultiTaskKernel
-from mtbo_torch.optimization import maximise
+from mtbo_torch.optimization import maximize
 from mtbo_torch.scalarizations import Scalarization
 
-# For the best value on a box, which every regret is measured from.
+# For the best value on a box, the reference of every regret.
 BEST_RESTARTS, BEST_RAW_SAMPLES, POLISHING_STEPS = 4, 1024, 40
 
 
-def stream(seed: int, trial: int, purpose: str) -> int:
-    """The seed of one source of randomness of one trial; different purposes have nothing in common."""
+def derive_seed(seed: int, trial: int, purpose: str) -> int:
+    """Derive the seed of one source of randomness of one trial; different purposes are independent."""
     digest = hashlib.sha256(f"{seed}/{trial}/{purpose}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 2
 
 
 @dataclass(frozen=True)
 class Instances(ABC):
-    r"""b functions, and what an algorithm is told of them.
+    r"""b functions, and what an algorithm knows about them.
 
     Attributes:
-        kernel: The multi-task kernel, for all trials or with batch shape ``b``.
-        norm_bound: ``b``, the bounds of the RKHS norms.
-        noise_scale: The noise's standard deviation.
+        kernel: The multi-task kernel, one for all trials or with batch shape ``b``.
+        norm_bound: ``b``, the bounds on the RKHS norms.
+        noise_scale: The standard deviation of the noise.
     """
 
     kernel: MultiTaskKernel
@@ -42,20 +42,20 @@ class Instances(ABC):
     @property
     @abstractmethod
     def space(self) -> dict[str, Tensor]:
-        """``choices`` or ``bounds``, as a strategy takes them."""
+        """The ``choices`` or ``bounds`` of a strategy, as keyword arguments."""
 
     @property
     @abstractmethod
     def attainable(self) -> Tensor | None:
-        """``b x N x n``, the values on a finite domain."""
+        """The values on a finite domain, ``b x N x n``; None on a box."""
 
     @abstractmethod
-    def values(self, X: Tensor) -> Tensor:
-        """``b x q x n``, the noiseless values at ``b x q x d`` points."""
+    def evaluate(self, X: Tensor) -> Tensor:
+        """Return the noiseless values ``b x q x n`` at ``b x q x d`` points."""
 
     @abstractmethod
-    def best(self, scalarization: type[Scalarization], weights: Tensor) -> Tensor:
-        r"""``b x q``, :math:`\max_x s_\lambda(f(x))` for ``b x q x n`` weights."""
+    def find_best(self, scalarization: type[Scalarization], weights: Tensor) -> Tensor:
+        r"""Return :math:`\max_x s_\lambda(f(x))`, ``b x q``, for ``b x q x n`` weights."""
 
     @property
     def num_tasks(self) -> int:
@@ -65,7 +65,7 @@ class Instances(ABC):
 
 @dataclass(frozen=True)
 class FiniteInstances(Instances):
-    """On N points, with the values known at each.
+    """Functions on N points, given by their values.
 
     Attributes:
         choices: ``N x d``.
@@ -83,22 +83,22 @@ class FiniteInstances(Instances):
     def attainable(self) -> Tensor:
         return self.table
 
-    def values(self, X: Tensor) -> Tensor:
+    def evaluate(self, X: Tensor) -> Tensor:
         index = (X.unsqueeze(-2) == self.choices).all(dim=-1).to(torch.uint8).argmax(dim=-1)
         return self.table.gather(-2, index.unsqueeze(-1).expand(*index.shape, self.num_tasks))
 
-    def best(self, scalarization: type[Scalarization], weights: Tensor) -> Tensor:
-        # In pieces: b x q x N x n numbers can be many.
+    def find_best(self, scalarization: type[Scalarization], weights: Tensor) -> Tensor:
+        # In chunks, since b x q x N x n numbers may not fit into memory.
         pieces = [scalarization(w)(self.table.unsqueeze(1)).amax(dim=-1) for w in weights.split(50, dim=1)]
         return torch.cat(pieces, dim=1)
 
 
 @dataclass(frozen=True)
 class BoxInstances(Instances):
-    """On a box, the same function in every trial; what differs is the noise and the weights.
+    """One function on a box; trials differ in noise and weights.
 
     Attributes:
-        problem: A test problem whose objectives are to be maximised.
+        problem: A test problem whose objectives are maximized.
         bounds: ``2 x d``.
     """
 
@@ -114,11 +114,11 @@ class BoxInstances(Instances):
     def attainable(self) -> None:
         return None
 
-    def values(self, X: Tensor) -> Tensor:
+    def evaluate(self, X: Tensor) -> Tensor:
         return self.problem.evaluate_true(X)
 
-    def best(self, scalarization: type[Scalarization], weights: Tensor) -> Tensor:
-        # All algorithms meet the same weights, so the search is made once for all of them.
+    def find_best(self, scalarization: type[Scalarization], weights: Tensor) -> Tensor:
+        # All algorithms have the same weights, so one search serves all of them.
         key = (scalarization.__name__, weights.cpu().numpy().tobytes())
         if key not in self._known:
             self._known[key] = self._search(scalarization, weights)
@@ -131,12 +131,12 @@ class BoxInstances(Instances):
         def function(X: Tensor) -> Tensor:
             return scalarized(self.problem.evaluate_true(X).unsqueeze(-2)).squeeze(-1)
 
-        x, values = maximise(function, self.bounds, [0] * len(flat), BEST_RESTARTS, BEST_RAW_SAMPLES)
-        return _polished(function, self.bounds, x, values)[index].reshape(weights.shape[:-1])
+        x, values = maximize(function, self.bounds, [0] * len(flat), BEST_RESTARTS, BEST_RAW_SAMPLES)
+        return _polish(function, self.bounds, x, values)[index].reshape(weights.shape[:-1])
 
 
-def _polished(function: Callable[[Tensor], Tensor], bounds: Tensor, x: Tensor, values: Tensor) -> Tensor:
-    """Better values from steps in random directions, ever shorter: they also climb along a kink."""
+def _polish(function: Callable[[Tensor], Tensor], bounds: Tensor, x: Tensor, values: Tensor) -> Tensor:
+    """Improve values by ever shorter steps in random directions, which also climb along a kink."""
     generator = torch.Generator().manual_seed(0)
     for exponent in range(POLISHING_STEPS):
         directions = torch.randn(32, 1, x.shape[-1], generator=generator, dtype=torch.double).to(x)
@@ -149,10 +149,10 @@ def _polished(function: Callable[[Tensor], Tensor], bounds: Tensor, x: Tensor, v
     return values
 
 
-def norm_over_kappa(values: Tensor, kernel: MultiTaskKernel) -> Tensor:
-    r"""The paper's :math:`b = \max_x \|f(x)\|_2 / \kappa` from ``b x N x n`` values, :math:`k(x, x) = 1`.
+def compute_norm_over_kappa(values: Tensor, kernel: MultiTaskKernel) -> Tensor:
+    r"""Compute the paper's :math:`b = \max_x \|f(x)\|_2 / \kappa` from ``b x N x n`` values, for :math:`k(x, x) = 1`.
 
-    It is not a bound of the RKHS norm; the paper uses it nevertheless.
+    It is not a bound on the RKHS norm, although the paper uses it as one.
     """
     ((_, B),) = kernel.terms()
     kappa = torch.linalg.eigvalsh(B.to(values)).amax(dim=-1)

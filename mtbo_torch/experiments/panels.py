@@ -1,4 +1,4 @@
-"""The paper's figures as data: which problems, which algorithms, which regret, and what the paper says of them."""
+"""The paper's figures as data: problems, algorithms, regrets and claims."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from botorch.test_functions.base import MultiObjectiveTestProblem
 from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
-from mtbo_torch.experiments.instances import BoxInstances, FiniteInstances, Instances, norm_over_kappa, stream
+from mtbo_torch.experiments.instances import (
+    BoxInstances,
+    FiniteInstances,
+    Instances,
+    compute_norm_over_kappa,
+    derive_seed,
+)
 from mtbo_torch.kernels import ICMKernel, MultiTaskKernel, TaskSimilarityKernel
 from mtbo_torch.problems import FieldProblem, PerturbedSine, RKHSFunction, ShiftedBranin, paper
 from mtbo_torch.scalarizations import ChebyshevScalarization, LinearScalarization, Scalarization
@@ -20,13 +26,13 @@ from mtbo_torch.scalarizations import ChebyshevScalarization, LinearScalarizatio
 
 @dataclass(frozen=True)
 class Settings:
-    """What every run of a reproduction has in common.
+    """The settings that all runs of a reproduction share.
 
     Attributes:
-        seed: All randomness follows from it.
+        seed: Determines all random numbers.
         rounds: T.
         dtype: ``"float64"`` or ``"float32"``.
-        device: Such as ``"cpu"`` or ``"cuda"``.
+        device: For instance ``"cpu"`` or ``"cuda"``.
         norm_bound: ``"exact"``, the RKHS norm where it is known, or ``"paper"``, the paper's formula everywhere.
     """
 
@@ -37,8 +43,8 @@ class Settings:
     norm_bound: str = "exact"
 
     @property
-    def kind(self) -> Tensor:
-        """An empty tensor of the dtype and on the device."""
+    def like(self) -> Tensor:
+        """An empty tensor with the dtype and device, for ``.to(like)``."""
         return torch.empty(0, dtype=getattr(torch, self.dtype), device=self.device)
 
 
@@ -47,14 +53,14 @@ Build = Callable[[Sequence[int], Settings, FieldProblem | None], Instances]
 
 @dataclass(frozen=True)
 class Experiment:
-    """A problem with a scalarisation.
+    """A problem with a scalarization.
 
     Attributes:
-        name: Of the folder with its results.
-        scalarization: The class.
-        build: Makes the functions of some trials.
-        knows_norm: Whether the RKHS norms of the functions are known.
-        data: The kind of file it needs, ``"sensor"`` or ``"soil"``, if any.
+        name: The name of the folder with its results.
+        scalarization: The class of the scalarization.
+        build: Builds the functions of some trials.
+        knows_norm: True if the RKHS norms of the functions are known.
+        data: The data file that it needs, ``"sensor"`` or ``"soil"``, if any.
     """
 
     name: str
@@ -66,15 +72,15 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Claim:
-    """Something the paper says of a figure.
+    """A claim of the paper about a figure.
 
     Attributes:
-        text: In words.
+        text: The claim in words.
         kind: ``"below"`` (the first curve ends below the second), ``"near"`` (within a quarter of it), ``"falls"``
-            (each curve ends below the next), or ``"gap"`` (the second is above the first by a larger factor than
-            elsewhere).
-        curves: The labels.
-        elsewhere: The panel compared with, for ``"gap"``.
+            (each curve ends below the next), or ``"gap"`` (the ratio of the second to the first is larger
+            than elsewhere).
+        curves: The labels of the curves.
+        elsewhere: The panel to compare with, for ``"gap"``.
     """
 
     text: str
@@ -88,11 +94,11 @@ class Panel:
     """A figure of the paper.
 
     Attributes:
-        name: As on the command line.
-        title: For people.
-        experiments: The experiments by label; with several, there is one curve for each, else one for each algorithm.
-        metric: The column drawn.
-        claims: What the paper says.
+        name: The name on the command line.
+        title: The title of the figure.
+        experiments: The experiments by label. With several, there is one curve per experiment, else one per algorithm.
+        metric: The regret to draw.
+        claims: The claims of the paper.
     """
 
     name: str
@@ -103,114 +109,116 @@ class Panel:
 
     @property
     def is_sweep(self) -> bool:
-        """Whether the curves are experiments, not algorithms."""
+        """True if each curve is an experiment, not an algorithm."""
         return len(self.experiments) > 1
 
-    def algorithms(self, wanted: Sequence[str]) -> tuple[str, ...]:
-        """The algorithms to run: a sweep is about MT-KB alone."""
+    def choose_algorithms(self, wanted: Sequence[str]) -> tuple[str, ...]:
+        """Return the algorithms to run; a sweep has only MT-KB."""
         return ("MT-KB",) if self.is_sweep else tuple(wanted)
 
 
-def base_kernel(lengthscale: float, kind: Tensor) -> RBFKernel:
-    """The squared exponential kernel, fixed, with the dtype and device of ``kind``."""
-    kernel = RBFKernel().to(kind)
-    kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.double).to(kind)
+def make_base_kernel(lengthscale: float, like: Tensor) -> RBFKernel:
+    """Make a fixed squared exponential kernel with the dtype and device of `like`."""
+    kernel = RBFKernel().to(like)
+    kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.double).to(like)
     return kernel.requires_grad_(False)
 
 
-def net(kind: Tensor) -> Tensor:
-    """The 0.01-net of the unit interval, ``101 x 1``."""
-    return torch.linspace(0, 1, round(1 / paper.NET) + 1, dtype=torch.double).unsqueeze(-1).to(kind)
+def make_net(like: Tensor) -> Tensor:
+    """Make the 0.01-net of the unit interval, ``101 x 1``."""
+    return torch.linspace(0, 1, round(1 / paper.NET) + 1, dtype=torch.double).unsqueeze(-1).to(like)
 
 
-def _functions(
+def _make_rkhs_instances(
     functions: Sequence[RKHSFunction], kernel: MultiTaskKernel, domain: Tensor, settings: Settings
 ) -> FiniteInstances:
     table = torch.stack([f.evaluate_true(domain) for f in functions])
     exact = torch.tensor([f.norm for f in functions], dtype=torch.double).to(domain)
-    norm_bound = exact if settings.norm_bound == "exact" else norm_over_kappa(table, kernel)
+    norm_bound = exact if settings.norm_bound == "exact" else compute_norm_over_kappa(table, kernel)
     return FiniteInstances(kernel, norm_bound, paper.NOISE_SCALE, domain, table)
 
 
-def _rkhs(num_tasks: int) -> Build:
+def _make_rkhs_builder(num_tasks: int) -> Build:
     def build(trials: Sequence[int], settings: Settings, field: FieldProblem | None) -> Instances:
-        domain, base = net(settings.kind), base_kernel(paper.LENGTHSCALE, settings.kind)
-        generators = [torch.Generator().manual_seed(stream(settings.seed, i, "task matrix")) for i in trials]
+        domain, base = make_net(settings.like), make_base_kernel(paper.LENGTHSCALE, settings.like)
+        generators = [torch.Generator().manual_seed(derive_seed(settings.seed, i, "task matrix")) for i in trials]
         A = torch.stack([torch.rand(num_tasks, num_tasks, generator=g, dtype=torch.double) for g in generators])
         B = (A.mT @ A).to(domain)
         functions = [
-            RKHSFunction.draw(ICMKernel(base, B[j]), domain, seed=stream(settings.seed, i, "function"))
+            RKHSFunction.draw(ICMKernel(base, B[j]), domain, seed=derive_seed(settings.seed, i, "function"))
             for j, i in enumerate(trials)
         ]
-        return _functions(functions, ICMKernel(base, B), domain, settings)
+        return _make_rkhs_instances(functions, ICMKernel(base, B), domain, settings)
 
     return build
 
 
-def _similarity(omega: float, scaled: bool) -> Build:
+def _make_similarity_builder(omega: float, scaled: bool) -> Build:
     def build(trials: Sequence[int], settings: Settings, field: FieldProblem | None) -> Instances:
-        domain, base = net(settings.kind), base_kernel(paper.LENGTHSCALE, settings.kind)
+        domain, base = make_net(settings.like), make_base_kernel(paper.LENGTHSCALE, settings.like)
         kernel = TaskSimilarityKernel(base, paper.SIMILARITY_NUM_TASKS, omega)
-        functions = [RKHSFunction.draw(kernel, domain, seed=stream(settings.seed, i, "function")) for i in trials]
+        functions = [RKHSFunction.draw(kernel, domain, seed=derive_seed(settings.seed, i, "function")) for i in trials]
         if scaled:
-            functions = [f.scaled_to(paper.SIMILARITY_NORM) for f in functions]
-        return _functions(functions, kernel, domain, settings)
+            functions = [f.scale_to(paper.SIMILARITY_NORM) for f in functions]
+        return _make_rkhs_instances(functions, kernel, domain, settings)
 
     return build
 
 
-def _sine(trials: Sequence[int], settings: Settings, field: FieldProblem | None) -> Instances:
-    domain, base = net(settings.kind), base_kernel(paper.LENGTHSCALE, settings.kind)
+def _build_sine(trials: Sequence[int], settings: Settings, field: FieldProblem | None) -> Instances:
+    domain, base = make_net(settings.like), make_base_kernel(paper.LENGTHSCALE, settings.like)
     kernel = TaskSimilarityKernel(base, paper.SINE_NUM_TASKS, paper.SINE_OMEGA)
     table = PerturbedSine(dtype=domain.dtype).to(domain).evaluate_true(domain).expand(len(trials), -1, -1)
-    return FiniteInstances(kernel, norm_over_kappa(table, kernel), paper.NOISE_SCALE, domain, table)
+    return FiniteInstances(kernel, compute_norm_over_kappa(table, kernel), paper.NOISE_SCALE, domain, table)
 
 
-def _branin(trials: Sequence[int], settings: Settings, field: FieldProblem | None) -> Instances:
-    problem: MultiObjectiveTestProblem = ShiftedBranin().to(settings.kind)
+def _build_branin(trials: Sequence[int], settings: Settings, field: FieldProblem | None) -> Instances:
+    problem: MultiObjectiveTestProblem = ShiftedBranin().to(settings.like)
     kernel = TaskSimilarityKernel(
-        base_kernel(paper.LENGTHSCALE, settings.kind), paper.BRANIN_NUM_TASKS, paper.BRANIN_OMEGA
+        make_base_kernel(paper.LENGTHSCALE, settings.like), paper.BRANIN_NUM_TASKS, paper.BRANIN_OMEGA
     )
-    axis = torch.linspace(0, 1, 101, dtype=torch.double).to(settings.kind)
+    axis = torch.linspace(0, 1, 101, dtype=torch.double).to(settings.like)
     grid = problem.evaluate_true(torch.cartesian_prod(axis, axis)).expand(len(trials), -1, -1)
-    return BoxInstances(kernel, norm_over_kappa(grid, kernel), paper.NOISE_SCALE, problem, problem.bounds)
+    return BoxInstances(kernel, compute_norm_over_kappa(grid, kernel), paper.NOISE_SCALE, problem, problem.bounds)
 
 
-def _field(trials: Sequence[int], settings: Settings, field: FieldProblem | None) -> Instances:
+def _build_field(trials: Sequence[int], settings: Settings, field: FieldProblem | None) -> Instances:
     assert field is not None
-    choices, table = field.choices.to(settings.kind), field.values.to(settings.kind)
-    kernel = ICMKernel(base_kernel(field.lengthscale, settings.kind), field.task_covar.to(settings.kind))
+    choices, table = field.choices.to(settings.like), field.values.to(settings.like)
+    kernel = ICMKernel(make_base_kernel(field.lengthscale, settings.like), field.task_covar.to(settings.like))
     table = table.expand(len(trials), -1, -1)
-    return FiniteInstances(kernel, norm_over_kappa(table, kernel), field.noise_scale, choices, table)
+    return FiniteInstances(kernel, compute_norm_over_kappa(table, kernel), field.noise_scale, choices, table)
 
 
 @lru_cache(maxsize=8)
-def instances_of(experiment: str, trials: tuple[int, ...], settings: Settings, field: FieldProblem | None) -> Instances:
-    """The functions of an experiment's trials; algorithms share them."""
+def build_instances(
+    experiment: str, trials: tuple[int, ...], settings: Settings, field: FieldProblem | None
+) -> Instances:
+    """Build the functions of an experiment's trials, which all algorithms share."""
     with torch.no_grad():
         return EXPERIMENTS[experiment].build(trials, settings, field)
 
 
-def _all_experiments() -> dict[str, Experiment]:
+def _list_experiments() -> dict[str, Experiment]:
     sweep = [
-        (f"{name}-{w:g}", _similarity(w, scaled), True, None)
+        (f"{name}-{w:g}", _make_similarity_builder(w, scaled), True, None)
         for name, scaled in (("similarity", False), ("similarity-scaled", True))
         for w in paper.SIMILARITY_OMEGAS
     ]
     problems: list[tuple[str, Build, bool, str | None]] = [
         *sweep,
-        ("rkhs-2", _rkhs(2), True, None),
-        ("rkhs-20", _rkhs(20), True, None),
-        ("sine", _sine, False, None),
-        ("branin", _branin, False, None),
-        ("sensors", _field, False, "sensor"),
-        ("soil", _field, False, "soil"),
+        ("rkhs-2", _make_rkhs_builder(2), True, None),
+        ("rkhs-20", _make_rkhs_builder(20), True, None),
+        ("sine", _build_sine, False, None),
+        ("branin", _build_branin, False, None),
+        ("sensors", _build_field, False, "sensor"),
+        ("soil", _build_field, False, "soil"),
     ]
-    kinds: dict[str, type[Scalarization]] = {"chebyshev": ChebyshevScalarization, "linear": LinearScalarization}
+    classes: dict[str, type[Scalarization]] = {"chebyshev": ChebyshevScalarization, "linear": LinearScalarization}
     experiments = [
-        Experiment(f"{name}-{suffix}", kind, build, knows_norm, data)
+        Experiment(f"{name}-{suffix}", scalarization, build, knows_norm, data)
         for name, build, knows_norm, data in problems
-        for suffix, kind in kinds.items()
+        for suffix, scalarization in classes.items()
     ]
     return {experiment.name: experiment for experiment in experiments}
 
@@ -223,7 +231,7 @@ _USUAL = (
 _MOBO = Claim("MT-KB ends below MOBO", "below", ("MT-KB", "MOBO"))
 
 
-def _all_panels() -> dict[str, Panel]:
+def _list_panels() -> dict[str, Panel]:
     average, bayes = "average_regret", "bayes_regret"
     sweep, scaled = (
         {f"ω = {w:g}": f"{name}-{w:g}-chebyshev" for w in paper.SIMILARITY_OMEGAS}
@@ -234,32 +242,32 @@ def _all_panels() -> dict[str, Panel]:
     panels = [
         Panel("fig1a", "MT-KB under varying similarity of the tasks", sweep, average, (falls,)),
         Panel("fig1a-scaled", "As fig1a, with all functions of one norm (not in the paper)", scaled, average, (falls,)),
-        _panel("fig1b", "RKHS function (2 tasks)", "rkhs-2-chebyshev", average, _USUAL),
-        _panel("fig1c", "RKHS function (20 tasks)", "rkhs-20-chebyshev", average, (*_USUAL, gap)),
-        _panel("fig1d", "Perturbed sine function", "sine-chebyshev", average, (*_USUAL, _MOBO)),
-        _panel("fig1e", "Shifted Branin-Hoo", "branin-chebyshev", average, (*_USUAL, _MOBO)),
-        _panel("fig1f", "Sensor measurements", "sensors-chebyshev", average, (*_USUAL, _MOBO)),
-        _panel("fig2a", "RKHS function, linear scalarisation", "rkhs-2-linear", average, _USUAL),
-        _panel("fig2b", "Perturbed sine function, linear scalarisation", "sine-linear", average, (*_USUAL, _MOBO)),
-        _panel("fig2c", "Sensor measurements, linear scalarisation", "sensors-linear", average, (*_USUAL, _MOBO)),
-        _panel("fig3a", "RKHS function", "rkhs-2-chebyshev", bayes, _USUAL),
-        _panel("fig3b", "Perturbed sine function", "sine-chebyshev", bayes, (*_USUAL, _MOBO)),
-        _panel("fig3c", "Sensor measurements", "sensors-chebyshev", bayes, (*_USUAL, _MOBO)),
-        _panel("soil", "Heavy metals in soil (not in the paper)", "soil-chebyshev", average, (*_USUAL, _MOBO)),
+        _make_panel("fig1b", "RKHS function (2 tasks)", "rkhs-2-chebyshev", average, _USUAL),
+        _make_panel("fig1c", "RKHS function (20 tasks)", "rkhs-20-chebyshev", average, (*_USUAL, gap)),
+        _make_panel("fig1d", "Perturbed sine function", "sine-chebyshev", average, (*_USUAL, _MOBO)),
+        _make_panel("fig1e", "Shifted Branin-Hoo", "branin-chebyshev", average, (*_USUAL, _MOBO)),
+        _make_panel("fig1f", "Sensor measurements", "sensors-chebyshev", average, (*_USUAL, _MOBO)),
+        _make_panel("fig2a", "RKHS function, linear scalarization", "rkhs-2-linear", average, _USUAL),
+        _make_panel("fig2b", "Perturbed sine function, linear scalarization", "sine-linear", average, (*_USUAL, _MOBO)),
+        _make_panel("fig2c", "Sensor measurements, linear scalarization", "sensors-linear", average, (*_USUAL, _MOBO)),
+        _make_panel("fig3a", "RKHS function", "rkhs-2-chebyshev", bayes, _USUAL),
+        _make_panel("fig3b", "Perturbed sine function", "sine-chebyshev", bayes, (*_USUAL, _MOBO)),
+        _make_panel("fig3c", "Sensor measurements", "sensors-chebyshev", bayes, (*_USUAL, _MOBO)),
+        _make_panel("soil", "Heavy metals in soil (not in the paper)", "soil-chebyshev", average, (*_USUAL, _MOBO)),
     ]
     return {panel.name: panel for panel in panels}
 
 
-def _panel(name: str, title: str, experiment: str, metric: str, claims: tuple[Claim, ...]) -> Panel:
+def _make_panel(name: str, title: str, experiment: str, metric: str, claims: tuple[Claim, ...]) -> Panel:
     return Panel(name, title, {"": experiment}, metric, claims)
 
 
-EXPERIMENTS = _all_experiments()
-PANELS = _all_panels()
+EXPERIMENTS = _list_experiments()
+PANELS = _list_panels()
 
 
-def described(experiment: Experiment, settings: Settings, field: FieldProblem | None) -> dict[str, object]:
-    """Everything that decides an experiment's numbers, as plain data."""
+def describe_experiment(experiment: Experiment, settings: Settings, field: FieldProblem | None) -> dict[str, object]:
+    """Return everything that determines an experiment's numbers, as plain data."""
     constants = {name.lower(): value for name, value in vars(paper).items() if name.isupper()}
     del constants["open_choices"]
     facts: dict[str, object] = {"experiment": experiment.name} | asdict(settings) | {"paper": constants}

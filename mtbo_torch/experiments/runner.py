@@ -1,4 +1,4 @@
-"""Independent trials of one algorithm in lockstep, as one batched tensor program."""
+"""Run independent trials of one algorithm in lockstep, as one batched tensor program."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from mtbo_torch.experiments.algorithms import ALGORITHMS, CERTIFIED
-from mtbo_torch.experiments.instances import stream
-from mtbo_torch.experiments.panels import EXPERIMENTS, Settings, instances_of
+from mtbo_torch.experiments.instances import derive_seed
+from mtbo_torch.experiments.panels import EXPERIMENTS, Settings, build_instances
 from mtbo_torch.metrics import RegretTracker, regret_certificate
 from mtbo_torch.problems import FieldProblem, paper
 from mtbo_torch.strategies.kernelized import KernelStrategy
 
-# Regrets are computed for this many rounds at once, always the same ones, so that an interrupted run repeats the
-# arithmetic of an uninterrupted one.
+# Regrets are computed in blocks of this many rounds, so that an interrupted run repeats the arithmetic of an
+# uninterrupted one.
 BLOCK = 10
 
 Columns = dict[str, Tensor]
@@ -31,8 +31,8 @@ class Part:
     Attributes:
         experiment: The name of the experiment.
         algorithm: The name of the algorithm.
-        trials: Their numbers.
-        settings: What all runs have in common.
+        trials: The numbers of the trials.
+        settings: The settings that all runs share.
         field: The data of the experiment, if it needs any.
     """
 
@@ -48,38 +48,38 @@ class Run:
 
     Attributes:
         round: The number of rounds played.
-        seconds: The time they took.
+        seconds: The time of these rounds.
     """
 
     def __init__(self, part: Part) -> None:
         settings, experiment = part.settings, EXPERIMENTS[part.experiment]
         self.part, self.scalarization = part, experiment.scalarization
-        self.instances = instances_of(part.experiment, part.trials, settings, part.field)
-        seeds = [stream(settings.seed, trial, "strategy") for trial in part.trials]
+        self.instances = build_instances(part.experiment, part.trials, settings, part.field)
+        seeds = [derive_seed(settings.seed, trial, "strategy") for trial in part.trials]
         self.strategy = ALGORITHMS[part.algorithm](self.instances, self.scalarization, seeds)
-        self.noise = [torch.Generator().manual_seed(stream(settings.seed, i, "noise")) for i in part.trials]
-        fixed = torch.Generator().manual_seed(stream(settings.seed, -1, "Bayes weights"))
+        self.noise = [torch.Generator().manual_seed(derive_seed(settings.seed, i, "noise")) for i in part.trials]
+        fixed = torch.Generator().manual_seed(derive_seed(settings.seed, -1, "Bayes weights"))
         bayes = self.strategy.weights.sample(paper.NUM_BAYES_WEIGHTS, generator=fixed, dtype=torch.double)
         self.tracker = RegretTracker(
             self.scalarization,
-            lambda weights: self.instances.best(self.scalarization, weights),
-            bayes.to(settings.kind),
+            lambda weights: self.instances.find_best(self.scalarization, weights),
+            bayes.to(settings.like),
             self.instances.attainable,
         )
-        self.bounds = settings.kind.new_empty(len(part.trials), 0, 3)
+        self.bounds = settings.like.new_empty(len(part.trials), 0, 3)
         self.round, self.seconds = 0, 0.0
 
     @property
     def is_done(self) -> bool:
-        """Whether all rounds were played."""
+        """True if all rounds were played."""
         return self.round >= self.part.settings.rounds
 
     def advance(self) -> Columns:
-        """Play a block of rounds; what happened, each column ``b x q`` or ``b x q x k``."""
+        """Play a block of rounds; return its columns, each ``b x q`` or ``b x q x k``."""
         started = time.perf_counter()
         count = min(BLOCK - self.round % BLOCK, self.part.settings.rounds - self.round)
         rounds = [self._play() for _ in range(count)]
-        columns = joined(rounds)
+        columns = join(rounds)
         self.seconds += time.perf_counter() - started
         self.round += count
         values = columns.pop("values")
@@ -93,7 +93,7 @@ class Run:
     def _play(self) -> Columns:
         strategy, instances = self.strategy, self.instances
         x = strategy.ask()
-        values = instances.values(x)
+        values = instances.evaluate(x)
         draws = [torch.randn(1, instances.num_tasks, generator=g, dtype=torch.double) for g in self.noise]
         y = values + instances.noise_scale * torch.stack(draws).to(values)
         row = {"weights": strategy.asked_weights, "x": x, "y": y, "values": values}
@@ -105,7 +105,7 @@ class Run:
         return row
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue bit for bit, after any block."""
+        """Return everything needed to continue bit for bit after any block."""
         return {
             "round": self.round,
             "seconds": self.seconds,
@@ -116,27 +116,27 @@ class Run:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from :meth:`state_dict` of the same part."""
+        """Continue from the :meth:`state_dict` of the same part."""
         self.strategy.load_state_dict(state["strategy"])
         for generator, value in zip(self.noise, state["noise"], strict=True):
             generator.set_state(value)
-        kind = self.part.settings.kind
+        like = self.part.settings.like
         self.tracker.state = {
-            name: value.to(kind) if value.is_floating_point() else value.to(kind.device)
+            name: value.to(like) if value.is_floating_point() else value.to(like.device)
             for name, value in state["tracker"].items()
         }
-        self.bounds = state["bounds"].to(kind)
+        self.bounds = state["bounds"].to(like)
         self.round, self.seconds = state["round"], state["seconds"]
 
 
-def joined(blocks: Sequence[Columns]) -> Columns:
-    """Consecutive blocks as one."""
+def join(blocks: Sequence[Columns]) -> Columns:
+    """Join consecutive blocks."""
     return {name: torch.cat([block[name] for block in blocks], dim=1) for name in blocks[0]}
 
 
 def run_part(part: Part) -> tuple[Columns, float]:
-    """All rounds of a part at once, and the seconds they took."""
+    """Run all rounds of a part; return the columns and the time in seconds."""
     run, blocks = Run(part), []
     while not run.is_done:
         blocks.append(run.advance())
-    return joined(blocks), run.seconds
+    return join(blocks), run.seconds

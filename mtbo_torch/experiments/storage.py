@@ -1,4 +1,4 @@
-"""Results on disk: a tidy table that grows, and a state from which a killed run continues."""
+"""Results on disk: a growing tidy table, and a state from which a killed run continues."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ELSEWHERE = "Choose another folder with --out, or delete this one."
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Put a file in place at once: whoever looks sees the old one or the new one."""
+    """Write a file atomically: readers see either the old file or the new one."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with draft.open("wb") as file:
@@ -50,40 +50,40 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def _remove(draft: Path) -> None:
-    with suppress(OSError):  # whatever keeps a file from being written may keep it from being removed
+    with suppress(OSError):  # if writing failed, removing may fail too
         draft.unlink(missing_ok=True)
 
 
 @contextmanager
-def sole_use(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder; the system ends this with the process, however that ends.
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Lock a folder against other processes; the system releases the lock when the process ends.
 
     Raises:
-        ValueError: If another process is at work there.
+        ValueError: If another process holds the lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ValueError(f"{folder} should be free, got another run at work in it. Wait for it to end.") from error
+            raise ValueError(f"{folder} should be free, got another run that uses it. Wait for it to end.") from error
         yield
 
 
 class Store:
     """The folder of one experiment.
 
-    ``results.csv`` is the table, one line for each algorithm, trial and round. ``state.pt`` says how much of it counts
-    and how to go on; lines beyond that are what a killed run left behind. Rows are written first and the state last, so
-    a table with fewer lines than the state counts has been cut by somebody else.
+    ``results.csv`` is the table, with one line for each algorithm, trial and round. ``state.pt`` stores how many lines
+    count and how to continue; a killed run may leave more lines. Rows are written before the state, so a table with
+    fewer lines than the state counts was changed from outside.
 
     Args:
-        folder: Where the experiment's files are.
-        settings: Everything that decides its numbers.
-        sizes: The number of columns of weights, x and y.
+        folder: The folder of the experiment.
+        settings: Everything that determines its numbers.
+        sizes: The numbers of columns of weights, x and y.
 
     Raises:
-        ValueError: If the folder holds results of other settings, or files that are damaged.
+        ValueError: If the folder holds results of other settings or damaged files.
     """
 
     def __init__(self, folder: Path, settings: dict[str, Any], sizes: tuple[int, int, int]) -> None:
@@ -100,13 +100,13 @@ class Store:
     def _path(self, name: str) -> Path:
         return self.folder / name
 
-    def done(self, algorithm: str) -> set[int]:
-        """The trials of an algorithm that are complete."""
+    def find_complete(self, algorithm: str) -> set[int]:
+        """Return the complete trials of an algorithm."""
         wanted = self.settings["rounds"]
         return {trial for trial, count in self.rounds.get(algorithm, {}).items() if count == wanted}
 
     def begin(self) -> None:
-        """Make the folder ready for more rows; forget what a killed run left behind."""
+        """Prepare the folder for more rows; drop the surplus lines of a killed run."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self._path("settings.json").exists():
             write_atomically(self._path("settings.json"), json.dumps(self.settings, indent=2).encode())
@@ -115,7 +115,7 @@ class Store:
         if not self._path("state.pt").exists():
             self._commit()
         elif not self._is_clean:
-            self._write_table(self._counted(self._rows()))
+            self._write_table(self._select_counted(self._read_rows()))
         self._is_clean = True
 
     def append(
@@ -127,9 +127,9 @@ class Store:
         seconds: float,
         active: dict[str, Any] | None,
     ) -> None:
-        """Add the rounds of some trials, and how to go on from there if the run is not at its end."""
+        """Add rounds of some trials and, unless the run is complete, the state from which it continues."""
         count = columns["regret"].shape[1]
-        lines = self._lines(algorithm, trials, first_round, columns)
+        lines = self._format_lines(algorithm, trials, first_round, columns)
         self._is_clean = False
         with self._path("results.csv").open("a", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows(lines)
@@ -142,18 +142,18 @@ class Store:
         self._is_clean = True
 
     def finish(self) -> None:
-        """Put the table in order: the same one, in whatever order its parts came."""
+        """Sort the table, so that it does not depend on the order of its parts."""
         order = {name: i for i, name in enumerate(ALGORITHMS)}
-        rows = self._rows()
-        in_order = sorted(self._counted(rows), key=lambda row: (order[row[0]], int(row[1]), int(row[2])))
+        rows = self._read_rows()
+        in_order = sorted(self._select_counted(rows), key=lambda row: (order[row[0]], int(row[1]), int(row[2])))
         if in_order != rows:
             self._write_table(in_order)
 
-    def curves(self, algorithms: Sequence[str], trials: int) -> dict[str, dict[str, Tensor]]:
-        """For each algorithm and column of regrets ``trials x rounds`` numbers, NaN where there are none."""
+    def load_curves(self, algorithms: Sequence[str], trials: int) -> dict[str, dict[str, Tensor]]:
+        """Return ``trials x rounds`` numbers for each algorithm and regret, NaN if missing."""
         places: dict[str, list[list[int]]] = {name: [] for name in algorithms}
         numbers: dict[str, list[list[float]]] = {name: [] for name in algorithms}
-        for row in self._counted(self._rows()):
+        for row in self._select_counted(self._read_rows()):
             if row[0] in places and int(row[1]) < trials:
                 places[row[0]].append([int(row[1]), int(row[2]) - 1])
                 numbers[row[0]].append([float(cell or "nan") for cell in row[-len(REGRETS) :]])
@@ -164,7 +164,7 @@ class Store:
             curves[name] = dict(zip(REGRETS, table.unbind(dim=-1), strict=True))
         return curves
 
-    def _lines(
+    def _format_lines(
         self, algorithm: str, trials: Sequence[int], first_round: int, columns: dict[str, Tensor]
     ) -> Iterable[list[str]]:
         wide = torch.cat([columns[name] for name in ("weights", "x", "y")], dim=-1).tolist()
@@ -186,14 +186,14 @@ class Store:
         text = "\n".join(",".join(row) for row in [self.header, *rows]) + "\n"
         write_atomically(self._path("results.csv"), text.encode())
 
-    def _rows(self) -> list[list[str]]:
-        """All lines of the table but the header; a last line without its end is not one."""
+    def _read_rows(self) -> list[list[str]]:
+        """Return all complete lines of the table but the header."""
         text = self._path("results.csv").read_text()
         lines = text.split("\n")
         self._is_clean &= lines[-1] == ""
         return [line.split(",") for line in lines[1:-1]]
 
-    def _counted(self, rows: list[list[str]]) -> list[list[str]]:
+    def _select_counted(self, rows: list[list[str]]) -> list[list[str]]:
         return [row for row in rows if int(row[2]) <= self.rounds.get(row[0], {}).get(int(row[1]), 0)]
 
     def _read(self) -> None:
@@ -201,15 +201,15 @@ class Store:
         if not self._path("settings.json").exists() or (state_file.exists() and not table.exists()):
             raise ValueError(f"{self.folder} should hold settings.json and results.csv, got one of them. {ELSEWHERE}")
         if not state_file.exists() and table.exists() and table.read_bytes().count(b"\n") > 1:
-            raise ValueError(f"{self.folder} should hold state.pt beside results.csv, got none. {ELSEWHERE}")
+            raise ValueError(f"{self.folder} should hold state.pt next to results.csv, got none. {ELSEWHERE}")
         try:
             theirs = json.loads(self._path("settings.json").read_text())
         except ValueError as error:
             raise ValueError(f"{self.folder}/settings.json should be JSON, got: {error}. {ELSEWHERE}") from error
-        different = _differences(theirs, self.settings)
+        different = _find_differences(theirs, self.settings)
         if different:
             raise ValueError(
-                f"{self.folder} should hold results of the same settings, got others: {'; '.join(different)}. "
+                f"{self.folder} should hold results of the same settings, got different ones: {'; '.join(different)}. "
                 f"{ELSEWHERE}"
             )
         if state_file.exists():
@@ -218,7 +218,7 @@ class Store:
                 if state.pop("checksum") != checksum(state):
                     raise ValueError("contents that were changed")
                 self.rounds, self.seconds, self.active = state["rounds"], state["seconds"], state["active"]
-            except Exception as error:  # whatever a foreign file makes of torch.load
+            except Exception as error:  # torch.load may raise anything on a foreign file
                 reason = str(error).split("\n", 1)[0]
                 raise ValueError(f"{state_file} should be readable, got: {reason}. {ELSEWHERE}") from error
         if table.exists():
@@ -227,16 +227,16 @@ class Store:
     def _check_table(self, table: Path) -> None:
         try:
             header = table.read_text().split("\n", 1)[0]
-            rows = self._rows()
-            counted = self._counted(rows)
+            rows = self._read_rows()
+            counted = self._select_counted(rows)
             widths = {len(row) for row in counted}
             for row in counted:
                 for cell in row[len(KEYS) :]:
                     float(cell or "nan")
         except (IndexError, ValueError) as error:
-            raise ValueError(f"{table} should be a table as it was written, got a damaged line. {ELSEWHERE}") from error
+            raise ValueError(f"{table} should be an intact table, got a damaged line. {ELSEWHERE}") from error
         if header != ",".join(self.header) or not widths <= {len(self.header)}:
-            raise ValueError(f"{table} should have the columns of this version, got others. {ELSEWHERE}")
+            raise ValueError(f"{table} should have the columns of this version, got different ones. {ELSEWHERE}")
         seen = Counter((row[0], int(row[1]), int(row[2])) for row in counted)
         expected = {
             (name, trial, number)
@@ -252,8 +252,9 @@ class Store:
         self._is_clean &= len(counted) == len(rows)
 
 
-def _differences(theirs: Any, ours: Any, name: str = "") -> list[str]:
+def _find_differences(theirs: Any, ours: Any, name: str = "") -> list[str]:
     if isinstance(theirs, dict) and isinstance(ours, dict):
         keys = sorted(theirs.keys() | ours.keys())
-        return [part for key in keys for part in _differences(theirs.get(key), ours.get(key), f"{name} {key}".strip())]
+        found = [_find_differences(theirs.get(key), ours.get(key), f"{name} {key}".strip()) for key in keys]
+        return [difference for part in found for difference in part]
     return [] if theirs == ours else [f"{name} is {theirs} there and {ours} here"]

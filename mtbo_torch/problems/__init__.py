@@ -1,4 +1,4 @@
-"""What is optimised, one problem in each file."""
+"""Test problems, one per file."""
 
 from mtbo_torch.problems.branin import ShiftedBranin
 from mtbo_torch.problems.field import FieldProblem, load_sensors, load_soil

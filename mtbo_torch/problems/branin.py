@@ -1,4 +1,4 @@
-"""Translations of the Branin-Hoo function."""
+"""Shifted Branin-Hoo functions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mtbo_torch.problems.paper import BRANIN_MEAN, BRANIN_NUM_TASKS, BRANIN_SD
 
 
 class ShiftedBranin(MultiObjectiveTestProblem):
-    r"""The paper's nine shifted Branin-Hoo functions on the unit square, to be maximised.
+    r"""The paper's nine shifted Branin-Hoo functions on the unit square, all maximized.
 
     .. math:: f_i(x) = (m - g(x - i e_i / 100)) / s, \quad i = 1, \dots, 9
 
-    where g is Branin's function on the unit square, m and s are its mean and standard deviation there, and the shift is
-    along the first axis for odd i, along the second for even i.
+    where g is the Branin function on the unit square, m and s are its mean and standard deviation there, and the shift
+    is along the first axis for odd i, along the second for even i.
 
     Args:
         noise_std: As in BoTorch.
@@ -50,6 +50,6 @@ class ShiftedBranin(MultiObjectiveTestProblem):
 
 
 def branin(x: Tensor, y: Tensor) -> Tensor:
-    """Branin's function at ``...`` first and ``...`` second coordinates, usually on ``[-5, 10] x [0, 15]``."""
+    """Evaluate the Branin function at ``...`` first and second coordinates, usually on ``[-5, 10] x [0, 15]``."""
     parabola = y - 5.1 / (4 * math.pi**2) * x.square() + 5 / math.pi * x - 6
     return parabola.square() + 10 * (1 - 1 / (8 * math.pi)) * torch.cos(x) + 10

@@ -1,4 +1,4 @@
-"""The settings of the paper's experiments: what it states, and what it leaves open and is chosen here, once."""
+"""The settings of the paper's experiments: those it states, and our choices for those it leaves open."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BRANIN_NUM_TASKS = 9
 SENSOR_TASKS = ("temperature", "humidity", "light")
 SENSOR_DAYS = ("2004-02-28", "2004-02-29", "2004-03-01", "2004-03-02", "2004-03-03")
 
-# Left open by the paper, and chosen.
+# Left open by the paper, and chosen here.
 NUM_ROUNDS = 200
 SINE_WEIGHTS = ((1.0, -1.0, 0.5), (-0.5, 1.0, -1.0), (0.5, 0.5, 1.0), (-1.0, -0.5, -0.5))
 BRANIN_MEAN = 54.3072  # of the unshifted function over its box
@@ -48,11 +48,11 @@ OPEN_CHOICES = (
     ),
     ("fig2a", "two tasks"),
     ("dictionary", "oversampling 3, drawn every round; IT-BKB's tasks share one dictionary"),
-    ("sensor readings", "R: each sensor's mean of its second half, standardised; f: that of the first half, likewise"),
-    ("sensor noise", "1, the largest variance of a task, since R is standardised"),
+    ("sensor readings", "R: means of each sensor's second half, standardized; f: means of the first half, likewise"),
+    ("sensor noise", "1, the largest variance of a task, since R is standardized"),
     ("sensor kernel", "lengthscale and nugget by the likelihood of R with B = RᵀK⁻¹R/m; places scaled to the unit box"),
     ("soil", "the kernel from the rows `pred`, f on the rows `val`, otherwise as for the sensors (lengthscale 0.011)"),
     ("Bayes regret", "1,000 weights, the same for all algorithms and trials"),
-    ("pairing", "all algorithms meet the same functions, weights and noise in the same trial and round"),
-    ("ties", "broken at random, the first round above all"),
+    ("pairing", "all algorithms have the same functions, weights and noise in the same trial and round"),
+    ("ties", "broken at random, such as between all points in the first round"),
 )

@@ -1,4 +1,4 @@
-"""Functions drawn from the RKHS of a multi-task kernel, whose norm is known exactly."""
+"""Functions from the RKHS of a multi-task kernel, with known norm."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from mtbo_torch.problems.paper import NUM_CENTERS
 
 
 class RKHSFunction(MultiObjectiveTestProblem):
-    r"""A function of known RKHS norm, as a BoTorch test problem: all tasks are to be maximised.
+    r"""A function of known RKHS norm, as a BoTorch test problem: all tasks are maximized.
 
     .. math:: f = \sum_i \Gamma(\cdot, x_i) c_i, \quad \|f\|_\Gamma^2 = \sum_{ij} c_i^T \Gamma(x_i, x_j) c_j
 
-    Its box is the smallest that holds the centers; ``norm`` is the norm.
+    Its box is the smallest one that contains the centers; ``norm`` is its RKHS norm.
 
     Args:
         kernel: :math:`\Gamma`.
@@ -43,7 +43,7 @@ class RKHSFunction(MultiObjectiveTestProblem):
         >>> f = RKHSFunction.draw(kernel, torch.linspace(0, 1, 101).unsqueeze(-1), seed=0)
         >>> f(torch.rand(3, 1)).shape
         torch.Size([3, 2])
-        >>> round(f.scaled_to(2.0).norm, 4)
+        >>> round(f.scale_to(2.0).norm, 4)
         2.0
     """
 
@@ -68,7 +68,7 @@ class RKHSFunction(MultiObjectiveTestProblem):
         self.dim, self.num_objectives = centers.shape[-1], kernel.num_tasks
         self.continuous_inds = list(range(self.dim))
         self._bounds = [(float(x.min()), float(x.max())) for x in centers.unbind(dim=-1)]
-        values = _values(kernel, centers, centers, coefficients)
+        values = _evaluate_at(kernel, centers, centers, coefficients)
         self._ref_point = values.amin(dim=0).tolist()
         super().__init__(noise_std=noise_std, dtype=centers.dtype)
         self.kernel = kernel
@@ -79,13 +79,13 @@ class RKHSFunction(MultiObjectiveTestProblem):
 
     @classmethod
     def draw(cls, kernel: MultiTaskKernel, domain: Tensor, num_centers: int = NUM_CENTERS, seed: int = 0) -> Self:
-        """The paper's random element: centers from the domain, with replacement, coefficients uniform on ``[-1, 1]^n``.
+        """Draw a function as in the paper: centers from the domain with replacement, coefficients from ``[-1, 1]^n``.
 
         Args:
             kernel: The multi-task kernel.
             domain: ``N x d``.
             num_centers: m.
-            seed: All randomness follows from it.
+            seed: Determines all random numbers.
         """
         _require_kernel(kernel)
         require_choices("domain", domain)
@@ -96,17 +96,17 @@ class RKHSFunction(MultiObjectiveTestProblem):
         uniform = torch.rand(num_centers, kernel.num_tasks, generator=generator, dtype=torch.double)
         return cls(kernel, centers, (2 * uniform - 1).to(domain))
 
-    def scaled_to(self, norm: float) -> Self:
-        """The multiple of this function with the given RKHS norm."""
-        require_positive("norm", norm, "Pass the norm wanted.")
+    def scale_to(self, norm: float) -> Self:
+        """Return the multiple of this function with the given RKHS norm."""
+        require_positive("norm", norm, "Pass the desired norm.")
         if isinstance(norm, Tensor) and norm.numel() != 1:
-            raise ValueError(f"norm should be one number, got shape {tuple(norm.shape)}. Pass the norm wanted.")
+            raise ValueError(f"norm should be one number, got shape {tuple(norm.shape)}. Pass the desired norm.")
         if self.norm == 0:
-            raise ValueError("coefficients should not all be zero to be scaled, got the function zero. Draw another.")
+            raise ValueError("coefficients should not all be zero to be scaled, got the zero function. Draw another.")
         return type(self)(self.kernel, self.centers, self.coefficients * (norm / self.norm), self.noise_std)
 
     def evaluate_true(self, X: Tensor) -> Tensor:
-        """``... x n``, the values at ``... x d`` points, also outside the box."""
+        """Return the values ``... x n`` at ``... x d`` points, also outside the box."""
         return self._evaluate_true(X)
 
     def _evaluate_true(self, X: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ class RKHSFunction(MultiObjectiveTestProblem):
                 "Pass one row per point."
             )
         points = X.unsqueeze(0) if X.dim() == 1 else X
-        values = _values(self.kernel, points, self.centers, self.coefficients)
+        values = _evaluate_at(self.kernel, points, self.centers, self.coefficients)
         return values.squeeze(0) if X.dim() == 1 else values
 
 
@@ -129,6 +129,6 @@ def _require_kernel(kernel: object) -> None:
         )
 
 
-def _values(kernel: MultiTaskKernel, X: Tensor, centers: Tensor, coefficients: Tensor) -> Tensor:
+def _evaluate_at(kernel: MultiTaskKernel, X: Tensor, centers: Tensor, coefficients: Tensor) -> Tensor:
     flat = kernel(X, centers).to_dense() @ coefficients.flatten()
     return flat.unflatten(-1, (-1, kernel.num_tasks))

@@ -1,4 +1,4 @@
-"""Sines with local differences."""
+"""Sine functions with local perturbations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mtbo_torch.problems.paper import SINE_CENTERS, SINE_NUM_TASKS, SINE_PERTURB
 
 
 class PerturbedSine(MultiObjectiveTestProblem):
-    r"""The paper's perturbed sine, four tasks on ``[0, 1]``, to be maximised.
+    r"""The paper's perturbed sine, four tasks on ``[0, 1]``, all maximized.
 
     .. math:: f_i(x) = \sin(2 \pi x) + 0.6 \sum_j w_{ij} \exp(-(x - c_j)^2 / 0.02), \quad c = (0.05, 0.4, 0.7)
 

@@ -19,7 +19,7 @@ from mtbo_torch.regression import GrowingRows
 from mtbo_torch.scalarizations import WeightDistribution
 from mtbo_torch.space import Space
 from mtbo_torch.strategies.goal import Goal
-from mtbo_torch.tables import html_table, text_table
+from mtbo_torch.tables import format_html_table, format_text_table
 
 WEIGHTS_STREAM = 0x5CA1AB1E
 STATE = {
@@ -40,6 +40,8 @@ STATE = {
 
 # Of the best observations, in what a strategy shows of itself; columns of inputs, and of tasks.
 MOST_ROWS, MOST_COLUMNS = 10, 6
+# Of a setting, in an error.
+LONGEST_SETTING = 300
 
 
 class Strategy(ABC):
@@ -229,11 +231,11 @@ class Strategy(ABC):
 
     def __repr__(self) -> str:
         headline, rows = self._summarize()
-        return f"{headline}\n{text_table(rows)}" if rows else headline
+        return f"{headline}\n{format_text_table(rows)}" if rows else headline
 
     def _repr_html_(self) -> str:
         headline, rows = self._summarize()
-        return f"<p>{headline}</p>{html_table(rows) if rows else ''}"
+        return f"<p>{headline}</p>{format_html_table(rows) if rows else ''}"
 
     def _summarize(self) -> tuple[str, list[list[str]]]:
         """Return a sentence, and a table of the best observations."""
@@ -358,7 +360,7 @@ class Strategy(ABC):
         return [int(number) for number in numbers]
 
     def _match_pending(self, x: Tensor) -> list[int]:
-        """Return the numbers of pending points that ``(b) x q x d`` points are: the nearest, of equal ones the oldest."""
+        """Return the numbers of the pending points that ``(b) x q x d`` points are: of equally near ones, the oldest."""
         if not self._pending:
             return []
         apart = (x.unsqueeze(-2) - self._pending_points().unsqueeze(-3)).abs() / self.space.span
@@ -419,7 +421,7 @@ class Strategy(ABC):
             (key for key in ours.keys() | theirs.keys() if checksum(ours.get(key)) != checksum(theirs.get(key))),
             key=str,
         )
-        parts = [f"{key} ({theirs.get(key)} there, {ours.get(key)} here)" for key in different]
+        parts = [f"{key} ({_shorten(theirs.get(key))} there, {_shorten(ours.get(key))} here)" for key in different]
         if not different and not torch.equal(space.to(self.space.points), self.space.points):
             parts = [f"{ours['space']} (other points)"]
         if parts:
@@ -431,6 +433,11 @@ class Strategy(ABC):
 
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _shorten(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= LONGEST_SETTING else f"{text[:LONGEST_SETTING]}..."
 
 
 def _check_seeds(seed: int | Sequence[int]) -> list[int]:

@@ -33,16 +33,11 @@ class ITBKB(BudgetedStrategy):
 
     def _compute_radius(self, norm_bound: float | Tensor, noise_scale: float | Tensor, eta: float | Tensor) -> Tensor:
         regression, units = self._surrogate.regression, self._surrogate.units
-        prior = self._fit_nothing(
-            self._known.kernel,
-            self._known.noise.unsqueeze(-2),
-            regression.train_X[..., :0, :],
-            regression.train_Y[..., :0, :],
-        )
+        prior = self._start(self._known.kernel, self._known.noise, units)
         return independent_nystrom_radius(
             regression.at(regression.train_X).norm.sum(dim=-1) / eta,
             self.num_observations,
-            prior.at(units.scale_points(self.space.points)).norm.amax(dim=-1),
+            prior.inside(self.space.points).norm.amax(dim=-1),
             self.num_tasks,
             norm_bound,
             noise_scale,

@@ -146,7 +146,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         return float(value)
 
     def covariance_norm(self, x: Tensor) -> Tensor:
-        r"""Return :math:`\|\Gamma_t(x, x)\|`, ``(b) x q``, at ``(b) x q x d`` points, given what was told but not what is pending.
+        r"""Return :math:`\|\Gamma_t(x, x)\|`, ``(b) x q``, at ``(b) x q x d`` points, given what was told.
 
         With `refit_every` it is that of the standardized values.
         """

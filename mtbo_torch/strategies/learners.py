@@ -82,7 +82,7 @@ class KnownKernel:
         return self._know(deepcopy(self.kernel).to(points), noise, self._find_units(no_Y))
 
     def learn(self, known: Knowledge, X: Tensor, Y: Tensor, count: int) -> Knowledge:
-        """Return what is known after ``(b) x t x d`` points and ``(b) x t x n`` values, of which the last `count` are new."""
+        """Return what is known after ``(b) x t x d`` points and their values, of which the last `count` are new."""
         new_X, new_Y = (values[..., values.shape[-2] - count :, :].contiguous() for values in (X, Y))
         return replace(known, surrogate=self.workshop._grow(known.surrogate, new_X, new_Y))
 

@@ -302,9 +302,9 @@ def test_panels_of_other_settings_are_not_compared(tmp_path: Path, capsys: pytes
     (tmp_path / "fig1a").mkdir()
     (tmp_path / "fig1a" / "panel.json").write_text("{}")  # of another version
     main(["reproduce", "fig1c", "--trials", "2", "--rounds", "10", *options])
-    assert "cannot be told (fig1b was not run with the same settings)" in capsys.readouterr().out
+    assert "undecided (fig1b was not run with the same settings)" in capsys.readouterr().out
     main(["reproduce", "fig1b", "--trials", "1", "--rounds", "12", *options])
-    assert "MT-KB ends below IT-KB: cannot be told" in capsys.readouterr().out
+    assert "MT-KB ends below IT-KB: undecided" in capsys.readouterr().out
 
 
 def test_a_single_round(tmp_path: Path) -> None:
@@ -348,20 +348,20 @@ def test_claims_are_judged_by_the_numbers() -> None:
     def outcome(kind: str, *curves: str, elsewhere: dict[str, list[float]] | None = None) -> str:
         return judge(Claim("", kind, curves, "fig1b"), finals, elsewhere).outcome
 
-    assert outcome("below", "a", "b") == "seen"
-    assert outcome("below", "b", "a") == "not seen"
+    assert outcome("below", "a", "b") == "confirmed"
+    assert outcome("below", "b", "a") == "not confirmed"
     assert outcome("below", "a", "d") == "within the noise"
     assert outcome("below", "a", "a") == "within the noise"
-    assert outcome("below", "a", "z") == "cannot be told"
-    assert outcome("near", "c", "b") == "seen"
-    assert outcome("near", "b", "a") == "not seen"
-    assert outcome("falls", "a", "c", "b") == "seen"
-    assert outcome("falls", "a", "d", "b") == "seen"
+    assert outcome("below", "a", "z") == "undecided"
+    assert outcome("near", "c", "b") == "confirmed"
+    assert outcome("near", "b", "a") == "not confirmed"
+    assert outcome("falls", "a", "c", "b") == "confirmed"
+    assert outcome("falls", "a", "d", "b") == "confirmed"
     assert outcome("falls", "c", "a", "b") == "within the noise"
     assert outcome("falls", "a", "d") == "within the noise"
-    assert outcome("falls", "b", "a") == "not seen"
-    assert outcome("gap", "a", "b") == "cannot be told"
-    assert outcome("gap", "e", "b", elsewhere={"e": [1.0], "b": [1.2]}) == "cannot be told"
-    assert outcome("gap", "a", "b", elsewhere={"a": [1.0], "b": [1.2]}) == "seen"
-    assert outcome("gap", "a", "b", elsewhere={"a": [1.0], "b": [1.8]}) == "not seen"
+    assert outcome("falls", "b", "a") == "not confirmed"
+    assert outcome("gap", "a", "b") == "undecided"
+    assert outcome("gap", "e", "b", elsewhere={"e": [1.0], "b": [1.2]}) == "undecided"
+    assert outcome("gap", "a", "b", elsewhere={"a": [1.0], "b": [1.2]}) == "confirmed"
+    assert outcome("gap", "a", "b", elsewhere={"a": [1.0], "b": [1.8]}) == "not confirmed"
     assert "gap 1 ± 0" in judge(Claim("", "below", ("a", "b")), finals).evidence

@@ -10,9 +10,9 @@ import torch
 from suites import close
 
 from mtbo_torch import ChebyshevScalarization, LinearScalarization, UniformWeights
-from mtbo_torch.experiments.algorithms import ALGORITHMS, DEFAULT_ALGORITHMS, named
-from mtbo_torch.experiments.instances import norm_over_kappa, stream
-from mtbo_torch.experiments.panels import EXPERIMENTS, PANELS, Settings, instances_of
+from mtbo_torch.experiments.algorithms import ALGORITHMS, DEFAULT_ALGORITHMS, resolve_names
+from mtbo_torch.experiments.instances import compute_norm_over_kappa, derive_seed
+from mtbo_torch.experiments.panels import EXPERIMENTS, PANELS, Settings, build_instances
 from mtbo_torch.experiments.runner import Part, Run, run_part
 from mtbo_torch.problems import paper
 
@@ -76,11 +76,11 @@ def test_a_run_continues_bit_for_bit(experiment: str, algorithm: str) -> None:
 
 def test_all_algorithms_meet_the_same_functions_weights_and_noise() -> None:
     settings = Settings(rounds=12)
-    instances = instances_of("rkhs-2-chebyshev", (0, 1), settings, None)
+    instances = build_instances("rkhs-2-chebyshev", (0, 1), settings, None)
     noises, weights = [], []
     for algorithm in DEFAULT_ALGORITHMS:
         columns, _ = run_part(Part("rkhs-2-chebyshev", algorithm, (0, 1), settings))
-        noises.append(columns["y"] - instances.values(columns["x"]))
+        noises.append(columns["y"] - instances.evaluate(columns["x"]))
         weights.append(columns["weights"])
     for noise, weight in zip(noises, weights, strict=True):
         close(noise, noises[0], 1e-12)
@@ -91,8 +91,8 @@ def test_all_algorithms_meet_the_same_functions_weights_and_noise() -> None:
 def test_regrets_of_a_run_against_brute_force() -> None:
     settings = Settings(rounds=15)
     columns, _ = run_part(Part("sine-chebyshev", "MT-KB", (0,), settings))
-    instances = instances_of("sine-chebyshev", (0,), settings, None)
-    table, values = instances.attainable[0].numpy(), instances.values(columns["x"])[0].numpy()
+    instances = build_instances("sine-chebyshev", (0,), settings, None)
+    table, values = instances.attainable[0].numpy(), instances.evaluate(columns["x"])[0].numpy()
     w = columns["weights"][0].numpy()
     regrets = [(w[t] * table).min(axis=1).max() - (w[t] * values[t]).min() for t in range(15)]
     close(columns["regret"][0], np.array(regrets), 1e-12)
@@ -106,7 +106,7 @@ def test_other_seeds_and_trials_are_other_runs() -> None:
     assert torch.equal(x(0, 0), x(0, 0))
     assert not torch.equal(x(0, 0), x(1, 0))
     assert not torch.equal(x(0, 0), x(0, 1))
-    assert len({stream(0, i, purpose) for i in range(50) for purpose in ("noise", "function")}) == 100
+    assert len({derive_seed(0, i, purpose) for i in range(50) for purpose in ("noise", "function")}) == 100
 
 
 @EVERY
@@ -114,17 +114,17 @@ def test_single_precision(algorithm: str) -> None:
     columns, _ = run_part(Part("rkhs-2-chebyshev", algorithm, (0, 1), Settings(rounds=20, dtype="float32")))
     assert all(not column.isnan().any() for name, column in columns.items() if name != "hypervolume_share")
     kinds = [Settings(dtype=dtype) for dtype in ("float32", "float64")]
-    tables = [instances_of("rkhs-2-chebyshev", (0, 1), kind, None).attainable for kind in kinds]
+    tables = [build_instances("rkhs-2-chebyshev", (0, 1), kind, None).attainable for kind in kinds]
     close(tables[0], tables[1], 1e-4)
 
 
 @pytest.mark.parametrize("kind", [ChebyshevScalarization, LinearScalarization])
 def test_the_best_value_on_a_box(kind: type) -> None:
-    instances = instances_of("branin-chebyshev", (0, 1), Settings(), None)
+    instances = build_instances("branin-chebyshev", (0, 1), Settings(), None)
     weights = UniformWeights(9).sample((2, 10), generator=torch.Generator().manual_seed(0), dtype=torch.double)
     axis = torch.linspace(0, 1, 401, dtype=torch.double)
     grid = instances.problem.evaluate_true(torch.cartesian_prod(axis, axis))
-    best = instances.best(kind, weights)
+    best = instances.find_best(kind, weights)
     on_grid = kind(weights)(grid).amax(dim=-1)
     assert (best >= on_grid - 1e-4).all()
     close(best, on_grid, 1e-3)
@@ -132,7 +132,7 @@ def test_the_best_value_on_a_box(kind: type) -> None:
 
 def test_norm_bounds() -> None:
     exact, papers = (
-        instances_of("rkhs-2-chebyshev", (0, 1, 2), Settings(norm_bound=name), None) for name in ("exact", "paper")
+        build_instances("rkhs-2-chebyshev", (0, 1, 2), Settings(norm_bound=name), None) for name in ("exact", "paper")
     )
     ((_, B),) = exact.kernel.terms()
     for i in range(3):
@@ -140,7 +140,7 @@ def test_norm_bounds() -> None:
         longest = np.linalg.norm(exact.attainable[i].numpy(), axis=1).max()
         assert papers.norm_bound[i] == pytest.approx(longest / kappa)
         assert exact.norm_bound[i] >= longest / np.sqrt(kappa)  # as for any function of that norm
-    close(norm_over_kappa(exact.attainable, exact.kernel), papers.norm_bound, 1e-12)
+    close(compute_norm_over_kappa(exact.attainable, exact.kernel), papers.norm_bound, 1e-12)
 
 
 def test_the_panels_are_the_papers() -> None:
@@ -174,6 +174,6 @@ def test_the_panels_are_the_papers() -> None:
 
 
 def test_names_are_found_and_the_nearest_is_offered() -> None:
-    assert named("x", ["mtkb", "MT_BKB", "sobol", "MT-KB"], list(ALGORITHMS)) == ["MT-KB", "MT-BKB", "Sobol"]
+    assert resolve_names("x", ["mtkb", "MT_BKB", "sobol", "MT-KB"], list(ALGORITHMS)) == ["MT-KB", "MT-BKB", "Sobol"]
     with pytest.raises(ValueError, match="Did you mean qLogNEHVI"):
-        named("x", ["qLogEHVI"], list(ALGORITHMS))
+        resolve_names("x", ["qLogEHVI"], list(ALGORITHMS))

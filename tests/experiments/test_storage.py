@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mtbo_torch.experiments.storage import REGRETS, Store, sole_use
+from mtbo_torch.experiments.storage import REGRETS, Store, lock_folder
 
 SETTINGS = {"rounds": 6, "seed": 0, "paper": {"eta": 0.1}}
 
@@ -34,10 +34,10 @@ def filled(folder: Path) -> Store:
 def test_a_table_comes_back_as_it_was(tmp_path: Path) -> None:
     filled(tmp_path)
     again = store(tmp_path)
-    assert again.done("MT-KB") == {0, 1}
-    assert again.done("MOBO") == set()
+    assert again.find_complete("MT-KB") == {0, 1}
+    assert again.find_complete("MOBO") == set()
     assert again.seconds == {"MT-KB": 1.5}
-    curves = again.curves(["MT-KB"], 2)["MT-KB"]
+    curves = again.load_curves(["MT-KB"], 2)["MT-KB"]
     assert torch.equal(curves["simple_regret"], block(2, 6)["simple_regret"])
     assert curves["certificate"].isnan().all()
     header = (tmp_path / "results.csv").read_text().split("\n")[0]
@@ -67,12 +67,12 @@ def test_what_a_killed_run_left_behind_is_forgotten(tmp_path: Path) -> None:
         (tmp_path / "results.csv").write_bytes(counted + rest)
         again = store(tmp_path)
         assert again.active is not None
-        assert again.done("MOBO") == set()
+        assert again.find_complete("MOBO") == set()
         assert (tmp_path / "results.csv").read_bytes() == counted + rest  # looking changes nothing
         again.begin()
         assert (tmp_path / "results.csv").read_bytes() == counted
     again.append("MOBO", [0, 1], 4, block(2, 3, 7.0), 0.5, None)
-    assert store(tmp_path).done("MOBO") == {0, 1}
+    assert store(tmp_path).find_complete("MOBO") == {0, 1}
     assert store(tmp_path).seconds["MOBO"] == 1.0
 
 
@@ -81,7 +81,7 @@ def test_killed_before_the_first_row(tmp_path: Path) -> None:
     again = store(tmp_path)
     again.begin()
     again.append("MT-KB", [0], 1, block(1, 6), 1.0, None)
-    assert store(tmp_path).done("MT-KB") == {0}
+    assert store(tmp_path).find_complete("MT-KB") == {0}
 
 
 def test_other_settings_are_refused(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_state_cannot_run_code(tmp_path: Path) -> None:
 
 
 def test_one_run_at_a_time(tmp_path: Path) -> None:
-    with sole_use(tmp_path / "out"), pytest.raises(ValueError, match="another run"), sole_use(tmp_path / "out"):
+    with lock_folder(tmp_path / "out"), pytest.raises(ValueError, match="another run"), lock_folder(tmp_path / "out"):
         pass
-    with sole_use(tmp_path / "out"):
+    with lock_folder(tmp_path / "out"):
         pass

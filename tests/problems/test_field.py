@@ -109,7 +109,7 @@ def test_the_estimator_is_the_papers() -> None:
         estimate_task_covar(R, K[:5])
 
 
-def test_the_kernel_maximises_the_likelihood() -> None:
+def test_the_kernel_maximizes_the_likelihood() -> None:
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(20, 2, generator=generator, dtype=torch.double)
     R = torch.randn(20, 3, generator=generator, dtype=torch.double).cumsum(dim=0)
@@ -118,7 +118,7 @@ def test_the_kernel_maximises_the_likelihood() -> None:
     def likelihood(lengthscale: float, nugget: float) -> float:
         K = np.exp(-squared / (2 * lengthscale**2)) + nugget * np.eye(20)
         B = R.numpy().T @ np.linalg.inv(K) @ R.numpy() / 20
-        # log N(vec R; 0, K kron B) with its maximiser in place of B, without constants
+        # log N(vec R; 0, K kron B) with its maximizer in place of B, without constants
         G = np.kron(K, B)
         return -0.5 * np.linalg.slogdet(G)[1] - 0.5 * R.numpy().reshape(-1) @ np.linalg.solve(G, R.numpy().reshape(-1))
 

@@ -27,7 +27,7 @@ def test_an_rkhs_function_and_its_norm() -> None:
     )
     assert f.norm == pytest.approx(np.sqrt(squared), abs=1e-10)
     assert (f.coefficients.abs() <= 1).all()
-    doubled = f.scaled_to(2 * f.norm)
+    doubled = f.scale_to(2 * f.norm)
     assert doubled.norm == pytest.approx(2 * f.norm)
     close(doubled(domain), 2 * f(domain), 1e-10)
 
