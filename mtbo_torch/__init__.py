@@ -1,4 +1,4 @@
-r"""Multi-task Bayesian optimisation with guarantees, for BoTorch.
+r"""Multi-task Bayesian optimization with guarantees, for BoTorch.
 
 The paper is Chowdhury & Gopalan, *No-regret Algorithms for Multi-task Bayesian Optimization*. In all docstrings:
 
@@ -8,11 +8,11 @@ The paper is Chowdhury & Gopalan, *No-regret Algorithms for Multi-task Bayesian 
   directions, m of points in a dictionary, r of distinct non-zero eigenvalues of B.
 * :math:`\Gamma(x, x')` is the multi-task kernel, :math:`\mu_t` and :math:`\Gamma_t` are the posterior mean and
   covariance of the tasks after t observations (with a tilde, those from a dictionary), :math:`\beta_t` is the radius,
-  :math:`s_\lambda` a scalarisation with weights :math:`\lambda` and Lipschitz constant :math:`L_\lambda`.
-* All tasks are maximised, unless ``signs=`` says otherwise.
+  :math:`s_\lambda` a scalarization with weights :math:`\lambda` and Lipschitz constant :math:`L_\lambda`.
+* All tasks are maximized, unless ``signs=`` says otherwise.
 """
 
-from mtbo_torch import constructors as constructors  # registers them with BoTorch
+from mtbo_torch import ax_inputs as ax_inputs  # registers the acquisition functions with BoTorch
 from mtbo_torch.acquisition import NystromScalarizedMultiTaskUCB, ScalarizedMultiTaskUCB
 from mtbo_torch.comparison import compare_kernels
 from mtbo_torch.confidence import exact_radius, nystrom_radius, theory_oversampling

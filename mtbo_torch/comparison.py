@@ -22,14 +22,14 @@ from mtbo_torch.kernels import (
     MultiTaskKernel,
     SumOfSeparableKernel,
     TaskSimilarityKernel,
-    learned_kernel,
+    default_kernel,
     num_tasks_of,
     require_takes,
 )
-from mtbo_torch.learning import Units, learn_kernel
+from mtbo_torch.learning import learn_kernel, make_transforms, standardize
+from mtbo_torch.linalg import NotPositiveDefiniteError
 from mtbo_torch.models import ExactMultiTaskGP
 from mtbo_torch.progress import progress_bar
-from mtbo_torch.regression import NotPositiveDefiniteError
 from mtbo_torch.tables import format_html_table, format_text_table
 
 # Smaller differences of log densities are not reliable, whatever their standard error (Sivula et al. 2020, "Uncertainty
@@ -253,10 +253,10 @@ def _make_default_kernels(X: Tensor, Y: Tensor) -> dict[str, MultiTaskKernel]:
 
     shared = ICMKernel(make_rbf(), num_tasks=n, rank=1)
     # Start with the signs of the correlations: from equal signs the search may end in a lower local maximum.
-    main_direction = torch.linalg.eigh(Units.of(X, Y).y(Y).mT.cov().reshape(n, n)).eigenvectors[:, -1:]
+    main_direction = torch.linalg.eigh(standardize(X, Y).scale_values(Y).mT.cov().reshape(n, n)).eigenvectors[:, -1:]
     shared.initialize(task_factor=torch.where(main_direction < 0, -1.0, 1.0))
     return {
-        "ICM": learned_kernel(n, d),
+        "ICM": default_kernel(n, d),
         "similarity": TaskSimilarityKernel(ScaleKernel(make_rbf()), n),
         "sum of separable": SumOfSeparableKernel([shared, make_independent()]),
         "independent tasks": make_independent(),
@@ -296,7 +296,7 @@ def _resolve_names(kernels: object, X: Tensor, num_tasks: int) -> dict[str, Kern
 
 
 def _fit(name: str, kernel: Kernel, X: Tensor, Y: Tensor) -> ComparedKernel:
-    model = ExactMultiTaskGP(X, Y, kernel, **Units.of(X, Y).transforms())
+    model = ExactMultiTaskGP(X, Y, kernel, **make_transforms(standardize(X, Y)))
     learn_kernel(model, SMALLEST_GAIN)
     with torch.no_grad():
         log_densities = _compute_log_densities(Y, *model.leave_one_out())

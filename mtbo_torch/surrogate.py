@@ -34,11 +34,11 @@ class Units:
 
     def scale_points(self, X: Tensor) -> Tensor:
         """Take ``... x d`` points inside."""
-        return X if self.low is None else (X - self.low) / self.width
+        return X if self.low is None or self.width is None else (X - self.low) / self.width
 
     def scale_values(self, Y: Tensor) -> Tensor:
         """Take ``... x (b) x q x n`` values inside."""
-        return Y if self.scale is None else (Y - self.offset) / self.scale
+        return Y if self.offset is None or self.scale is None else (Y - self.offset) / self.scale
 
     def scale_variances(self, variances: Tensor) -> Tensor:
         """Take variances of ``... x (b) x q x n`` values inside."""

@@ -35,7 +35,7 @@ def estimate_radius(model: Model, delta: float = 0.1) -> Tensor:
     Example:
         >>> import torch, gpytorch
         >>> from mtbo_torch import ExactMultiTaskGP, ICMKernel
-        >>> from mtbo_torch.constructors import estimate_radius
+        >>> from mtbo_torch.ax_inputs import estimate_radius
         >>> X = torch.rand(5, 1, dtype=torch.double)
         >>> kernel = ICMKernel(gpytorch.kernels.RBFKernel(), torch.eye(2, dtype=torch.double))
         >>> model = ExactMultiTaskGP(X, torch.cat([X.sin(), X.cos()], -1), covar_module=kernel, eta=0.1)
