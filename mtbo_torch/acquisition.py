@@ -220,7 +220,10 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
         """Return what the model has learned, with the pending points observed, ready for many points."""
         learned = model.current_surrogate()
         if self._known is None or self._known[0] is not learned:
-            known = learned if self.X_pending is None else model.imagine(self.X_pending.to(model.train_targets))
+            known = learned
+            if self.X_pending is not None:
+                with torch.no_grad():
+                    known = model.imagine(self.X_pending.to(model.train_targets))
             if self.bound == "ellipsoid" or self.constraints is not None or not self.scalarization.keeps_norm:
                 known = known.prepare_for_variances()
             self._known = (learned, known)

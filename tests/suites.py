@@ -10,6 +10,7 @@ from catalogue import Case, data
 from torch import Tensor
 
 from mtbo_torch import ChebyshevScalarization, ExactMultiTaskGP, ScalarizedMultiTaskUCB
+from mtbo_torch.regression import MatrixKernel, Regression
 
 
 def close(actual: Tensor, expected: np.ndarray | Tensor, tolerance: float) -> None:
@@ -40,7 +41,7 @@ def check_model(case: Case, t: int, d: int, dtype: torch.dtype, eta: float | Ten
     close(model.mean(points), mean, tolerance)
     close(model.covariance(points), per_point, tolerance)
     close(model.covariance_norm(points), oracles.operator_norm(per_point), tolerance)
-    both = model.mean_and_variance(points)
+    both = (model.at(points).mean, model.at(points).variance())
     close(both[0], mean, tolerance)
     close(both[1], per_point.diagonal(axis1=-2, axis2=-1), tolerance)
     close(model.info_gain, oracles.info_gain(case.gamma, X.numpy(), np.asarray(eta), n), tolerance)
@@ -98,3 +99,16 @@ def check_appending(case: Case, t: int, d: int) -> None:
 def check_gradient(acqf: AcquisitionFunction, points: Tensor) -> None:
     points = points.unsqueeze(-2).requires_grad_()
     assert torch.autograd.gradcheck(acqf, (points,), eps=1e-6, atol=1e-5, rtol=1e-4)
+
+
+def fit(kernel: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> Regression:
+    """Fit with noise ``(b) x 1`` or ``(b) x n``, the same for all observations."""
+    return kernel.fit(noise.unsqueeze(-2), X, Y)
+
+
+def log_likelihood(kernel: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> Tensor:
+    return kernel.log_likelihood(noise.unsqueeze(-2), X, Y)
+
+
+def nystrom_log_likelihood(kernel: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor, atoms: Tensor) -> Tensor:
+    return kernel.nystrom_log_likelihood(noise.unsqueeze(-2), X, Y, atoms)

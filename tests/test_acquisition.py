@@ -27,7 +27,7 @@ from mtbo_torch import (
     ScalarizedMultiTaskUCB,
     UniformWeights,
 )
-from mtbo_torch.regression import growing
+from mtbo_torch.regression import factor as growing
 
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
 

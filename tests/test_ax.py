@@ -148,12 +148,12 @@ def test_weights_are_drawn_anew_for_each_round_of_the_same_seed() -> None:
     assert torch.equal(drawn(weights=FixedWeights(WEIGHTS), X_baseline=X), WEIGHTS)
 
 
-def test_the_estimated_radius_is_the_theorys() -> None:
+def test_the_estimate_radius_is_the_theorys() -> None:
     model = fitted(eta=torch.tensor([0.1, 0.2]))
-    norm = model.regression.mean_norm
+    norm = model.surrogate.regression.mean_norm
     assert norm > 1
     expected = exact_radius(model.info_gain, norm, noise_scale=0.3, eta=0.09, delta=0.1)
-    close(mtbo_torch.constructors.estimated_radius(model), expected, 1e-10)
+    close(mtbo_torch.ax_inputs.estimate_radius(model), expected, 1e-10)
     close(constructed(model).radius, expected, 1e-10)
     assert constructed(model, delta=0.01).radius > constructed(model).radius
     assert constructed(model, radius=1.5).radius == 1.5
@@ -163,15 +163,15 @@ def test_the_estimated_norm_is_at_least_one() -> None:
     X, Y, _ = data(8, 2, 2)
     model = ExactMultiTaskGP(X, 1e-3 * Y, icm(2, 2).kernel, eta=0.1)
     expected = exact_radius(model.info_gain, norm_bound=1.0, noise_scale=1.0, eta=1.0, delta=0.1)
-    close(mtbo_torch.constructors.estimated_radius(model), expected, 1e-10)
+    close(mtbo_torch.ax_inputs.estimate_radius(model), expected, 1e-10)
 
 
-def test_the_estimated_radius_of_a_list_is_that_of_independent_tasks() -> None:
+def test_the_estimate_radius_of_a_list_is_that_of_independent_tasks() -> None:
     X, Y, _ = data(8, 2, 2)
     together = ExactMultiTaskGP(X, Y, ICMKernel(rbf(0.5), torch.eye(2, dtype=torch.double)), eta=0.1)
     one = torch.ones(1, 1, dtype=torch.double)
     alone = [ExactMultiTaskGP(X, Y[:, i : i + 1], ICMKernel(rbf(0.5), one), eta=0.1) for i in range(2)]
-    radius = mtbo_torch.constructors.estimated_radius
+    radius = mtbo_torch.ax_inputs.estimate_radius
     close(radius(ModelListGP(*alone)), radius(together), 1e-8)
 
 
@@ -181,7 +181,7 @@ def test_the_nystrom_acquisition() -> None:
     inputs = get_acqf_input_constructor(NystromScalarizedMultiTaskUCB)(model=model, objective=signed(1.0, -1.0))
     acqf = NystromScalarizedMultiTaskUCB(**inputs)
     assert acqf(Z.unsqueeze(-2)).shape == (7,)
-    norm = model.regression.mean_norm.clamp_min(1)
+    norm = model.surrogate.regression.mean_norm.clamp_min(1)
     close(acqf.radius, nystrom_radius(model.info_gain, norm, 1.0, 1.0, delta=0.1, epsilon=0.5), 1e-10)
 
 

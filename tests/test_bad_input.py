@@ -44,10 +44,10 @@ from mtbo_torch import (
     SumOfSeparableKernel,
     TaskSimilarityKernel,
     UniformWeights,
+    ax_inputs,
     compare_kernels,
     comparison,
     confidence,
-    constructors,
     exact_radius,
     feasibility,
     kernels,
@@ -59,11 +59,11 @@ from mtbo_torch import (
     strategies,
     theory_oversampling,
 )
+from mtbo_torch.ax_inputs import construct_inputs_scalarized_ucb, estimate_radius
 from mtbo_torch.cli import main
 from mtbo_torch.confidence import independent_nystrom_radius, independent_radius, mobo_radius
-from mtbo_torch.constructors import construct_inputs_scalarized_ucb, estimated_radius
 from mtbo_torch.feasibility import OutcomeConstraints
-from mtbo_torch.kernels import estimate_task_covar, learned_kernel
+from mtbo_torch.kernels import default_kernel, estimate_task_covar
 from mtbo_torch.metrics import RegretTracker, average_regret, hypervolume, regret_certificate, scalarized_regret
 from mtbo_torch.plotting import (
     plot_certificate,
@@ -76,7 +76,7 @@ from mtbo_torch.plotting import (
     save_panel,
 )
 from mtbo_torch.problems import FieldProblem, PerturbedSine, RKHSFunction, ShiftedBranin, load_sensors, load_soil
-from mtbo_torch.scalarizations import ObjectiveScalarization, Scalarization, default_weights
+from mtbo_torch.scalarizations import ObjectiveScalarization, Scalarization
 from mtbo_torch.strategies import ITBKB, ITKB, MOBO, NEHVI, NParEGO, RandomSearch, SobolSearch, Strategy
 
 mpl.use("Agg")
@@ -261,7 +261,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         "likelihood should have a batch shape",
     ),
     (lambda: MODEL.mean(None), "X should be a torch.Tensor"),
-    (lambda: MODEL.mean_and_norm(Z[:, :1].clone().requires_grad_()), "X should be .* d = 2"),
+    (lambda: MODEL.at(Z[:, :1].clone().requires_grad_()), "X should be .* d = 2"),
     (lambda: MODEL.posterior(Z, observation_noise=torch.full((7, 3), -1.0)), "observation_noise"),
     (
         lambda: MODEL.condition_on_observations(Z[:5].expand(2, 5, 2), Y.expand(3, 5, 3)),
@@ -520,9 +520,9 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: estimate_task_covar(EYE, EYE[:2, :2]), "readings and gram should be"),
     (lambda: estimate_task_covar(spoiled(EYE, NAN), EYE), "readings should contain finite"),
     (lambda: estimate_task_covar(EYE, 0 * EYE), "gram should be positive definite"),
-    (lambda: learned_kernel(0, 1), "num_tasks should be an integer"),
-    (lambda: learned_kernel(2, 0), "num_inputs should be an integer"),
-    (lambda: learned_kernel(2, 1, 3), "batch_shape should be a torch.Size"),
+    (lambda: default_kernel(0, 1), "num_tasks should be an integer"),
+    (lambda: default_kernel(2, 0), "num_inputs should be an integer"),
+    (lambda: default_kernel(2, 1, 3), "batch_shape should be a torch.Size"),
     # Models, once more
     (lambda: MODEL.posterior(Z.expand(0, 7, 2)), "X should have no empty batch"),
     (lambda: MODEL.posterior(Z.to("meta")), "X should hold numbers"),
@@ -532,12 +532,12 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: MODEL.posterior(Z, posterior_transform="a"), "posterior_transform should be a BoTorch"),
     (lambda: MODEL.posterior(Z, output_indices=[True]), "indices of outputs"),
     (lambda: MODEL.posterior(Z, observation_noise=torch.full((7, 3), NAN)), "observation_noise should be finite"),
-    (lambda: MODEL.mean_and_covariance(Z[:, :1]), "X should be .* d = 2"),
-    (lambda: MODEL.mean_and_variance(Z, EYE[:, :2]), "directions should be .* n = 3 tasks"),
-    (lambda: MODEL.mean_and_variance(Z, EYE[0]), "directions should be"),
-    (lambda: MODEL.mean_and_variance(Z, EYE.expand(2, 3, 3)), "directions should have a batch shape"),
-    (lambda: MODEL.mean_and_variance(Z, [[1.0]]), "directions should be a torch.Tensor"),
-    (lambda: MODEL.subset_output([0]).mean_and_variance(Z, EYE), "directions should be .* n = 1 tasks"),
+    (lambda: MODEL.at(Z[:, :1]), "X should be .* d = 2"),
+    (lambda: MODEL.at(Z).variance(EYE[:, :2]), "directions should be .* n = 3 tasks"),
+    (lambda: MODEL.at(Z).variance(EYE[0]), "directions should be"),
+    (lambda: MODEL.at(Z).variance(EYE.expand(2, 3, 3)), "directions should have a batch shape"),
+    (lambda: MODEL.at(Z).variance([[1.0]]), "directions should be a torch.Tensor"),
+    (lambda: MODEL.subset_output([0]).at(Z).variance(EYE), "directions should be .* n = 1 tasks"),
     (lambda: MODEL.condition_on_observations(None, None), "X should be a torch.Tensor"),
     (lambda: MODEL.condition_on_observations(Z[0, 0], Y[0, 0]), "X should be"),
     (lambda: MODEL.condition_on_observations(Z[:5].to("meta"), Y), "X should hold numbers"),
@@ -546,10 +546,10 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: NYSTROM.condition_on_observations(Z[:2], Y[:3]), "Y should be .* same leading shape"),
     (lambda: NOISY.condition_on_observations(X, Y, noise=[1.0]), "noise should be a torch.Tensor"),
     (lambda: NOISY.condition_on_observations(X, Y, noise=Y.float().abs()), "noise should have the dtype"),
-    (lambda: MODEL.hallucinate(None), "X should be a torch.Tensor"),
-    (lambda: MODEL.hallucinate(Z[:, :1]), "X should be"),
-    (lambda: MODEL.hallucinate(spoiled(Z, NAN)), "X should contain finite"),
-    (lambda: NYSTROM.hallucinate(Z[0]), "X should be"),
+    (lambda: MODEL.imagine(None), "X should be a torch.Tensor"),
+    (lambda: MODEL.imagine(Z[:, :1]), "X should be"),
+    (lambda: MODEL.imagine(spoiled(Z, NAN)), "X should contain finite"),
+    (lambda: NYSTROM.imagine(Z[0]), "X should be"),
     (lambda: NYSTROM.resample(None), "generator should be a torch.Generator"),
     (lambda: NYSTROM.resample(0), "generator should be a torch.Generator"),
     (lambda: MODEL.subset_output(None), "indices of outputs"),
@@ -565,10 +565,9 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: MODEL.set_train_data((spoiled(X, NAN),), Y), "inputs should contain finite"),
     (lambda: MODEL.set_train_data(X.float(), Y.float()), "inputs should have the dtype"),
     (lambda: NYSTROM.set_train_data(X, spoiled(Y, INF)), "targets should contain finite"),
-    (lambda: MODEL.with_regression(None), "regression should be a Regression"),
     (lambda: MODEL.covariance(Z.to("meta")), "X should hold numbers"),
     (lambda: MODEL.covariance_norm(None), "X should be a torch.Tensor"),
-    (lambda: MODEL.mean_and_norm(Z.float()), "X should have the dtype"),
+    (lambda: MODEL.at(Z.float()), "X should have the dtype"),
     (lambda: ExactMultiTaskGP(None, None), "train_X should be a torch.Tensor"),
     (lambda: ExactMultiTaskGP(X.to("meta"), Y, KERNEL, eta=0.1), "train_X should hold numbers"),
     (lambda: ExactMultiTaskGP(X.half(), Y.half(), KERNEL, eta=0.1), "train_X should be in single or double"),
@@ -596,9 +595,9 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: ACQUISITION.set_X_pending(spoiled(Z, NAN)), "X should contain finite"),
     (lambda: ACQUISITION.set_X_pending(Z.long()), "X_pending should have a floating-point"),
     (lambda: NystromScalarizedMultiTaskUCB(NYSTROM, SCALARIZATION, -1.0), "radius should be finite and >= 0"),
-    (lambda: estimated_radius(None), "radius should be given for a NoneType"),
-    (lambda: estimated_radius(ModelList()), "model should have at least one member"),
-    (lambda: estimated_radius(MODEL, delta=0), "delta should lie in"),
+    (lambda: estimate_radius(None), "radius should be given for a NoneType"),
+    (lambda: estimate_radius(ModelList()), "model should have at least one member"),
+    (lambda: estimate_radius(MODEL, delta=0), "delta should lie in"),
     (lambda: construct_inputs_scalarized_ucb(None), "model should be a BoTorch model"),
     (lambda: construct_inputs_scalarized_ucb(MODEL, ref_point=[0.0]), "ref_point should be a torch.Tensor"),
     (lambda: construct_inputs_scalarized_ucb(MODEL, X_baseline=[0.0]), "X_baseline should be a torch.Tensor"),
@@ -631,14 +630,11 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: DirichletWeights(3).sample("a"), "shape should be an integer"),
     (lambda: FixedWeights([1.0]), "weights should be a torch.Tensor"),
     (lambda: BoxWeights(torch.zeros(2).float(), torch.ones(2).double()), "upper should have the dtype"),
-    (lambda: default_weights("a", 2), "scalarization should be a class"),
-    (lambda: default_weights(LinearScalarization, 0), "num_tasks should be an integer"),
+    (lambda: LinearScalarization.default_weights(0), "num_tasks should be an integer"),
     # Constraints, once more
     (lambda: CONSTRAINTS.probability(Y[0, :2], EYE), "mean and covariance should be"),
     (lambda: CONSTRAINTS.probability(Y[0], EYE[:2, :2]), "mean and covariance should be"),
     (lambda: CONSTRAINTS.probability([0.0], EYE), "mean should be a torch.Tensor"),
-    (lambda: CONSTRAINTS.in_units(Y[:1, :2], Y[:1, :2]), "offset should be"),
-    (lambda: CONSTRAINTS.in_units(Y[:1], 1.0), "scale should be a torch.Tensor"),
     # Radii, once more
     (lambda: radius(info_gain=torch.ones(2), norm_bound=torch.ones(3)), "info_gain, norm_bound, .* should have shapes"),
     (lambda: radius(info_gain=torch.tensor(1j)), "info_gain should hold real numbers"),
@@ -760,14 +756,13 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: save_panel("", "", {}, {}, True, []), "curves should be a non-empty dict"),
     (lambda: save_panel("", "", {"a": torch.rand(2, 5)}, {}, True, [Path("x.odd")]), "should end as a picture does"),
     # Strategies, once more
-    (lambda: MODEL.beside(X[:1, :1], X[:2, :1]), "X should be .* d = 2"),
     (lambda: mtkb(repeat="no"), "repeat should be True, or False on choices, got 'no'"),
     (lambda: mtkb(repeat=False), "repeat should be True, or False on choices, got False on bounds"),
     (lambda: mtkb(bounds=None, choices=X, repeat=False).ask(6), "q should be at most 5, the number of choices"),
     (lambda: mtkb(norm_bound=torch.ones(2)), "norm_bound should be a number or of the shape"),
     (lambda: mtkb(noise_scale=torch.ones(2)), "noise_scale should be one number"),
     (lambda: mtkb(kernel=wide_kernel()), "kernel should take points with d = 2"),
-    (lambda: mtkb(kernel=stack_of(2)), "covar_module should have a batch shape"),
+    (lambda: mtkb(kernel=stack_of(2)), "kernel should have no batch shape"),
     (lambda: mtkb(ref_point=Y[0].to("meta")), "ref_point should hold numbers"),
     (lambda: mtkb(radius=lambda t: None).ask(), r"radius\(t\) should be a number"),
     (lambda: TOLD.tell(None, None), "x should be numbers of pending points"),
@@ -964,7 +959,7 @@ MODULES = (
     mtbo_torch,
     comparison,
     confidence,
-    constructors,
+    ax_inputs,
     feasibility,
     kernels,
     metrics,
@@ -982,7 +977,7 @@ NOT_CALLED = {
     "Strategy",
     "WeightDistribution",
 }
-# What the host calls, not the user; the last two take anything.
+# What the host or the package calls, not the user.
 NOT_CALLED_METHODS = {
     "compute_custom_loss",
     "construct_inputs",
@@ -991,7 +986,11 @@ NOT_CALLED_METHODS = {
     "num_outputs_per_input",
     "train",
     "upper_bound",
-    "is_fitted_by",
+    "show",
+    "place",
+    "adopt",
+    "build",
+    "on_objectives",
 }
 
 

@@ -30,7 +30,8 @@ from mtbo_torch import (
     ScalarizedMultiTaskUCB,
     exact_radius,
 )
-from mtbo_torch.regression import KroneckerRegression, variances_along
+from mtbo_torch.linalg import variances_along
+from mtbo_torch.regression import KroneckerRegression
 from mtbo_torch.scalarizations import Scalarization
 from mtbo_torch.strategies import ITBKB, ITKB, MOBO
 from mtbo_torch.strategies.kernelized import KernelStrategy
@@ -304,26 +305,26 @@ def directions(*batch: int, k: int = 2, n: int = 3) -> Tensor:
 def test_variances_are_those_of_the_covariance(kind: type, build: Builder, eta: object) -> None:
     model, (_, _, Z) = fitted(kind, build, eta), data(8, 3, 2)
     covariances = known(kind, build, eta, Z)[1]
-    regression = model.regression
+    regression = model.surrogate.regression
     few = torch.rand(4, 3, 2, dtype=torch.double)
     for source in (regression, regression.append(Z[:2], Z[:2] @ torch.ones(2, 3).double())):
         for points in (Z, few):
-            mean, covariance = source.mean_and_covariance(points)
+            mean, covariance = (source.at(points).mean, source.at(points).covariance)
             for e in (None, torch.eye(3, dtype=torch.double), directions(), W.unsqueeze(0)):
-                own, variance = source.mean_and_variance(points, e)
+                own, variance = (source.at(points).mean, source.at(points).variance(e))
                 close(own, mean, 1e-10)
                 along = torch.eye(3, dtype=torch.double) if e is None else e
                 close(variance, torch.einsum("ki,...ij,kj->...k", along, covariance, along), 1e-9)
     e = directions()
     expected = np.einsum("ki,qij,kj->qk", e.numpy(), covariances, e.numpy())
-    close(model.mean_and_variance(Z, e)[1], expected, 1e-7)
+    close(model.at(Z).variance(e), expected, 1e-7)
     close(variances_along(torch.tensor(covariances), e), expected, 1e-12)
     tasks = [2, 0]
     part = model.subset_output(tasks)
     expected = np.einsum("ki,qij,kj->qk", e[:, :2].numpy(), covariances[:, tasks][:, :, tasks], e[:, :2].numpy())
-    close(part.mean_and_variance(Z, e[:, :2])[1], expected, 1e-7)
-    close(part.mean_and_variance(Z)[1], covariances.diagonal(axis1=1, axis2=2)[:, tasks], 1e-7)
-    close(part.mean_and_variance(Z)[0], model.mean(Z)[:, tasks], 1e-9)
+    close(part.at(Z).variance(e[:, :2]), expected, 1e-7)
+    close(part.at(Z).variance(), covariances.diagonal(axis1=1, axis2=2)[:, tasks], 1e-7)
+    close(part.at(Z).mean, model.mean(Z)[:, tasks], 1e-9)
 
 
 @builds
@@ -333,22 +334,22 @@ def test_followed_variances(kind: type, build: Builder, eta: object) -> None:
     X, Y, Z = data(12, 3, 2)
     X, Y = torch.stack([X, X.flip(-2)]), torch.stack([Y, -2 * Y])
     model = kind(X[..., :4, :], Y[..., :4, :], build(3, 2).kernel, eta=torch.tensor(eta, dtype=torch.double))
-    followed = model.regression.follow(Z)
+    followed = model.surrogate.regression.track(Z)
     for i, step in ((4, 1), (5, 7)):
-        followed = followed.append(X[..., i : i + step, :], Y[..., i : i + step, :])
+        followed = followed.advance(followed.regression.append(X[..., i : i + step, :], Y[..., i : i + step, :]))
         for e in (None, directions(), directions(2)):
-            expected_mean, covariance = followed.regression.mean_and_covariance(Z)
-            mean, variance = followed.mean_and_variance(e)
+            expected_mean, covariance = (followed.regression.at(Z).mean, followed.regression.at(Z).covariance)
+            mean, variance = (followed.mean, followed.variance(e))
             close(mean, expected_mean, 1e-9)
             along = torch.eye(3, dtype=torch.double) if e is None else e
             close(variance, torch.einsum("...ki,...qij,...kj->...qk", along, covariance, along), 1e-9)
-            close(followed.mean_and_covariance()[1], covariance, 1e-9)
-            close(followed.regression.mean_and_variance(Z, e)[1], variance, 1e-9)
+            close(followed.covariance, covariance, 1e-9)
+            close(followed.regression.at(Z).variance(e), variance, 1e-9)
 
 
 def regression_of(X: Tensor, Y: Tensor, n: int, eta: object) -> KroneckerRegression:
     kernel = ICMKernel(rbf(0.5), task_matrix(n)).to(X)
-    regression = ExactMultiTaskGP(X, Y, kernel, eta=torch.as_tensor(eta, dtype=X.dtype)).regression
+    regression = ExactMultiTaskGP(X, Y, kernel, eta=torch.as_tensor(eta, dtype=X.dtype)).surrogate.regression
     assert isinstance(regression, KroneckerRegression)
     return regression
 
@@ -359,37 +360,38 @@ def regression_of(X: Tensor, Y: Tensor, n: int, eta: object) -> KroneckerRegress
 def test_eigenvectors_in_place_of_factors(eta: object, rows: list[int], batch: tuple[int, ...]) -> None:
     X, Y, Z = data(20, 4, 2)
     X, Y = X[rows].expand(*batch, len(rows), 2), Y[rows].expand(*batch, len(rows), 4)
-    plain, prepared = (regression_of(X, Y, 4, eta) for _ in range(2))
-    prepared.prepare_variances()
-    assert "_rotation" in prepared.__dict__  # what is tested is there
-    assert "_rotation" not in plain.__dict__
+    plain = regression_of(X, Y, 4, eta)
+    before = plain.at(Z).variance()
+    prepared = plain.prepare_for_variances()
+    assert prepared.rotation is not None  # what is tested is there
+    assert plain.rotation is None
+    assert torch.equal(plain.at(Z).variance(), before)
     points = torch.cat([Z, X.reshape(-1, 2)[:3]])
     for e in (None, directions(n=4), directions(*batch, n=4)):
-        for ours, theirs in zip(prepared.mean_and_variance(points, e), plain.mean_and_variance(points, e), strict=True):
-            close(ours, theirs, 1e-9)
-    close(prepared.covariance(points), plain.covariance(points), 1e-9)
+        close(prepared.at(points).mean, plain.at(points).mean, 1e-9)
+        close(prepared.at(points).variance(e), plain.at(points).variance(e), 1e-9)
+    close(prepared.at(points).covariance, plain.at(points).covariance, 1e-9)
     leaf = points.clone().requires_grad_()
-    slopes = [torch.autograd.grad(r.mean_and_variance(leaf)[1].sum(), leaf)[0] for r in (prepared, plain)]
+    slopes = [torch.autograd.grad(r.at(leaf).variance().sum(), leaf)[0] for r in (prepared, plain)]
     close(slopes[0], slopes[1], 1e-7)
     later = prepared.append(X[..., :1, :] + 0.1, Y[..., :1, :]) if rows else prepared
-    close(later.mean_and_variance(points)[1], later.covariance(points).diagonal(dim1=-2, dim2=-1), 1e-9)
+    close(later.at(points).variance(), later.at(points).covariance.diagonal(dim1=-2, dim2=-1), 1e-9)
 
 
 def test_eigenvectors_with_hardly_any_noise() -> None:
     X, Y, Z = data(20, 4, 2)
-    plain, prepared = (regression_of(torch.cat([X, X]), torch.cat([Y, Y]), 4, 1e-8) for _ in range(2))
-    prepared.prepare_variances()
+    plain = regression_of(torch.cat([X, X]), torch.cat([Y, Y]), 4, 1e-8)
+    prepared = plain.prepare_for_variances()
     truth = regression_of(X, Y, 4, 0.5e-8)  # each point twice is each point once, with half the noise
-    close(prepared.mean_and_variance(Z)[1], plain.mean_and_variance(Z)[1], 1e-9)
-    close(prepared.mean_and_variance(Z)[1], truth.mean_and_variance(Z)[1], 1e-9)
+    close(prepared.at(Z).variance(), plain.at(Z).variance(), 1e-9)
+    close(prepared.at(Z).variance(), truth.at(Z).variance(), 1e-9)
 
 
 def test_eigenvectors_in_single_precision() -> None:
     X, Y, Z = data(60, 4, 2)
-    exact = regression_of(X, Y, 4, 0.1).mean_and_variance(Z)[1]
-    prepared = regression_of(X.float(), Y.float(), 4, 0.1)
-    prepared.prepare_variances()
-    variance = prepared.mean_and_variance(Z.float())[1]
+    exact = regression_of(X, Y, 4, 0.1).at(Z).variance()
+    prepared = regression_of(X.float(), Y.float(), 4, 0.1).prepare_for_variances()
+    variance = prepared.at(Z.float()).variance()
     assert variance.dtype == torch.float
     torch.testing.assert_close(variance.double(), exact, rtol=2e-3, atol=1e-5)
 

@@ -37,9 +37,9 @@ from mtbo_torch import (
     exact_radius,
 )
 from mtbo_torch.acquisition import _cholesky
-from mtbo_torch.evaluation import ScalarEvaluator
 from mtbo_torch.experiments.panels import Settings
 from mtbo_torch.experiments.runner import Part, run_part
+from mtbo_torch.kernel_adapters import ScalarAdapter
 from mtbo_torch.scalarizations import ObjectiveScalarization
 
 Answers = dict[str, Tensor]
@@ -230,24 +230,24 @@ def test_models(place: Place, dtype: torch.dtype, build: Builder, cls: type, bat
 def _answers(model: Any, Z: Tensor) -> Answers:
     posterior = model.posterior(Z)
     noisy = model.posterior(Z, output_indices=[2, 0], observation_noise=True)
-    mean, norm = model.mean_and_norm(Z)
-    _, variance = model.mean_and_variance(Z)
+    mean, norm = (model.at(Z).mean, model.at(Z).norm)
+    _, variance = (model.at(Z).mean, model.at(Z).variance())
     answers = {
         "mean": mean,
         "norm": norm,
         "variance": variance,
-        "along": model.mean_and_variance(Z, Z.new_ones(1, 3))[1],
+        "along": model.at(Z).variance(Z.new_ones(1, 3)),
         "mean again": model.mean(Z),
         "covariance": model.covariance(Z),
         "gain": model.info_gain,
         "radius": exact_radius(model.info_gain, 1.0, 0.1, 0.1, 0.1),
-        "mean norm": model.regression.mean_norm,
+        "mean norm": model.surrogate.regression.mean_norm,
         "posterior mean": posterior.mean,
         "posterior variance": posterior.variance,
         "joint": posterior.distribution.covariance_matrix,
         "noisy": noisy.variance,
         "some": model.subset_output([0, 1]).covariance_norm(Z),
-        "hallucinated": model.hallucinate(Z[:2]).covariance_norm(Z),
+        "hallucinated": model.imagine(Z[:2]).at(Z).norm,
     }
     if isinstance(model, ExactMultiTaskGP):
         loo = model.leave_one_out()
@@ -266,7 +266,7 @@ def test_missing_values(place: Place, dtype: torch.dtype, build: Builder, share:
         Y = torch.where(is_missing.to(kind.device), torch.nan, Y)
         model = ExactMultiTaskGP(X, Y, covar_module=build(3, 2).kernel, eta=0.1, allow_missing=True)
         more = model.condition_on_observations(Z[:2], Y[:2])
-        mean, norm = more.mean_and_norm(Z)
+        mean, norm = (more.at(Z).mean, more.at(Z).norm)
         likelihood = model.log_marginal_likelihood()
         return {"before": model.mean(Z), "mean": mean, "norm": norm, "gain": more.info_gain, "likelihood": likelihood}
 
@@ -286,7 +286,7 @@ def test_noises_and_transforms(place: Place, dtype: torch.dtype, cls: type) -> N
         return {
             f"{name} {what}": answer
             for name, model in models.items()
-            for what, answer in zip(("mean", "norm"), model.mean_and_norm(Z), strict=True)
+            for what, answer in zip(("mean", "norm"), (model.at(Z).mean, model.at(Z).norm), strict=True)
         }
 
     check(place, dtype, scenario, rounding=OTHER_NORMS)
@@ -556,7 +556,7 @@ def test_optimize_acqf(place: Place, dtype: torch.dtype, cls: type, q: int) -> N
 )
 def test_prior_variances_are_the_host_librarys(kernel: Any) -> None:
     X = data(5, 1, 2)[0].expand(3, 5, 2)
-    torch.testing.assert_close(ScalarEvaluator(kernel, None).diag(X), kernel(X, diag=True), rtol=1e-15, atol=0)
+    torch.testing.assert_close(ScalarAdapter(kernel, None).diag(X), kernel(X, diag=True), rtol=1e-15, atol=0)
 
 
 # Strategies

@@ -52,10 +52,10 @@ from mtbo_torch import (
     SumOfSeparableKernel,
     TaskSimilarityKernel,
 )
-from mtbo_torch.covariance import JointCovariance
 from mtbo_torch.kernels import MultiTaskKernel, estimate_task_covar
 from mtbo_torch.models import MultiTaskGPModel
-from mtbo_torch.noise import ObservedNoise
+from mtbo_torch.models.joint_covariance import JointCovariance
+from mtbo_torch.models.noise import ObservedNoise
 from mtbo_torch.regression import DenseRegression, KroneckerRegression
 
 ModelClass = type[MultiTaskGPModel]
@@ -202,10 +202,10 @@ def test_transforms_and_noise_by_hand(
     close(model.mean(Z), mean, tolerance)
     close(model.covariance(Z), blocks, tolerance)
     close(model.covariance_norm(Z), norms, tolerance)
-    close(model.mean_and_norm(Z)[0], mean, tolerance)
-    close(model.mean_and_norm(Z)[1], norms, tolerance)
-    close(model.mean_and_variance(Z)[0], mean, tolerance)
-    close(model.mean_and_variance(Z)[1], blocks.diagonal(axis1=-2, axis2=-1), tolerance)
+    close(model.at(Z).mean, mean, tolerance)
+    close(model.at(Z).norm, norms, tolerance)
+    close(model.at(Z).mean, mean, tolerance)
+    close(model.at(Z).variance(), blocks.diagonal(axis1=-2, axis2=-1), tolerance)
     average = np.broadcast_to(variances, (8, N)).mean(axis=0)
     noisy = covariance + np.diag(np.tile(average * squares, len(Z)))
     check(model.posterior(Z, observation_noise=True), (mean, noisy), tolerance)
@@ -216,7 +216,7 @@ def test_transforms_and_noise_by_hand(
 def test_known_noise_that_is_constant_takes_the_fast_path(noise: str, outcomes: str) -> None:
     X, Y, _ = in_units()
     model = ExactMultiTaskGP(X, Y, icm(N, 2).kernel, outcome_transform=OUTCOMES[outcomes](), **NOISES[noise]())
-    assert type(model.regression) is (KroneckerRegression if noise == "known" else DenseRegression)
+    assert type(model.surrogate.regression) is (KroneckerRegression if noise == "known" else DenseRegression)
 
 
 def logarithms() -> OutcomeTransform:
@@ -246,7 +246,7 @@ def test_logarithms_give_a_log_normal_posterior_and_nothing_else(model_class: Mo
     )
     close(grown.mean, fresh.mean, tolerance)
     close(grown.variance, fresh.variance, 10 * tolerance)
-    for method in ("mean", "covariance", "covariance_norm", "mean_and_norm", "mean_and_variance", "hallucinate"):
+    for method in ("at", "mean", "covariance", "covariance_norm", "imagine"):
         with pytest.raises(UnsupportedError, match="not affine"):
             getattr(model, method)(Z)
 
@@ -454,7 +454,7 @@ def test_a_subset_of_outputs_says_what_the_whole_says_of_them(
     mean, blocks = model.mean(Z)[:, tasks], model.covariance(Z)[:, tasks][:, :, tasks]
     norms, variances = torch.linalg.matrix_norm(blocks, ord=2), blocks.diagonal(dim1=-2, dim2=-1)
     answers = (part.mean(Z), part.covariance(Z), part.covariance_norm(Z))
-    both = (*part.mean_and_norm(Z), *part.mean_and_variance(Z))
+    both = (part.at(Z).mean, part.at(Z).norm, part.at(Z).mean, part.at(Z).variance())
     for own, whole in zip((*answers, *both), (mean, blocks, norms, mean, norms, mean, variances), strict=True):
         close(own, whole, 1e-10)
     same(part.subset_output([-1]).posterior(Z), model.posterior(Z, output_indices=[tasks[-1]]), 1e-10)

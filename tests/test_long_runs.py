@@ -19,7 +19,7 @@ from suites import close
 from torch import Tensor
 
 from mtbo_torch import MTBKB, MTKB, ExactMultiTaskGP, NystromMultiTaskGP, TaskSimilarityKernel
-from mtbo_torch.regression.growing import LARGEST_BLOCK
+from mtbo_torch.regression.factor import LARGEST_BLOCK
 
 ETA, NOISE, DOUBLE_BYTES, MEGABYTE = 0.1, 0.1, 8, 2**20
 CHOICES = torch.linspace(0, 1, 21, dtype=torch.double).unsqueeze(-1)
@@ -86,7 +86,7 @@ def long_run(kind: type, omega: float, rounds: int, options: dict) -> LongRun:
     grown = peak() - before
     with torch.no_grad():
         model = strategy.model
-        followed = strategy._state.mean_and_norm()
+        followed = (strategy._surrogate.tracked.mean, strategy._surrogate.tracked.norm)
         known = (*followed, model.mean(CHOICES), model.covariance_norm(CHOICES), model.info_gain)
     dictionary = strategy.dictionary if isinstance(strategy, MTBKB) else None
     return LongRun(record, grown, (strategy.train_X, strategy.train_Y), known, dictionary)

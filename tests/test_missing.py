@@ -26,7 +26,7 @@ from gpytorch.kernels import IndexKernel, RBFKernel
 from gpytorch.likelihoods import MultitaskGaussianLikelihood
 from gpytorch.means import Mean, ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
-from suites import check_gradient, close
+from suites import check_gradient, close, log_likelihood
 from torch import Tensor
 
 from mtbo_torch import (
@@ -39,9 +39,9 @@ from mtbo_torch import (
     NystromMultiTaskGP,
     ScalarizedMultiTaskUCB,
 )
-from mtbo_torch.constructors import estimated_radius
-from mtbo_torch.evaluation import as_gamma
-from mtbo_torch.regression import CompletedRegression, DenseRegression, KroneckerRegression, log_likelihood
+from mtbo_torch.ax_inputs import estimate_radius
+from mtbo_torch.kernel_adapters import adapt_kernel
+from mtbo_torch.regression import CompletedRegression, DenseRegression, KroneckerRegression
 from mtbo_torch.strategies import ITBKB, ITKB, MOBO, NEHVI, RandomSearch, Strategy
 
 N, NAN = 3, math.nan
@@ -112,18 +112,18 @@ def check_against_oracle(model: ExactMultiTaskGP, gamma: oracles.Gamma, eta: Any
     close(model.mean(points), mean, tolerance)
     close(model.covariance(points), blocks, tolerance)
     close(model.covariance_norm(points), oracles.operator_norm(blocks), tolerance)
-    both = model.mean_and_norm(points)
+    both = (model.at(points).mean, model.at(points).norm)
     close(both[0], mean, tolerance)
     close(both[1], oracles.operator_norm(blocks), tolerance)
-    close(model.mean_and_variance(points)[1], blocks.diagonal(axis1=-2, axis2=-1), tolerance)
+    close(model.at(points).variance(), blocks.diagonal(axis1=-2, axis2=-1), tolerance)
     posterior = model.posterior(points)
     close(posterior.mean, mean, tolerance)
     close(posterior.distribution.covariance_matrix, covariance, tolerance)
     close(model.info_gain, gain, tolerance)
-    close(model.regression.mean_norm, norm, tolerance)
+    close(model.surrogate.regression.mean_norm, norm, tolerance)
     kernel_noise = model.noise.double(), model.train_inputs[0].double(), model.train_targets.double()
     if not np.isnan(Y).all():
-        close(log_likelihood(as_gamma(model.covar_module.double(), n), *kernel_noise), likelihood, 10 * tolerance)
+        close(log_likelihood(adapt_kernel(model.covar_module.double(), n), *kernel_noise), likelihood, 10 * tolerance)
 
 
 @every_kernel
@@ -166,14 +166,18 @@ def test_members_of_a_batch_miss_values_of_their_own(build: Builder, eta: Any) -
     Y = torch.stack([hide(Y) for (_, Y, _), hide in zip(sets, hidden, strict=True)])
     together = model_of(X, Y, build, eta=double(eta))
     close(together.info_gain, torch.stack([model.info_gain for model in alone]), 1e-9)
-    close(together.regression.mean_norm, torch.stack([model.regression.mean_norm for model in alone]), 1e-9)
+    close(
+        together.surrogate.regression.mean_norm,
+        torch.stack([model.surrogate.regression.mean_norm for model in alone]),
+        1e-9,
+    )
     for method in ("mean", "covariance", "covariance_norm"):
         expected = torch.stack([getattr(model, method)(Z[i]) for i, model in enumerate(alone)])
         close(getattr(together, method)(Z), expected, 1e-9)
         close(getattr(together, method)(torch.stack([Z, Z])), torch.stack([expected, expected]), 1e-9)
     joint = [model.posterior(Z[i]).distribution.covariance_matrix for i, model in enumerate(alone)]
     close(together.posterior(Z).distribution.covariance_matrix, torch.stack(joint), 1e-9)
-    gamma, noise = as_gamma(together.covar_module, N), together.noise
+    gamma, noise = adapt_kernel(together.covar_module, N), together.noise
     seen = [log_likelihood(gamma, noise, X[i], Y[i]) for i in range(len(Y) - 1)]
     close(log_likelihood(gamma, noise, X, Y), torch.stack([*seen, double(0.0)]), 1e-8)
 
@@ -189,12 +193,12 @@ def test_appending_is_fitting_at_once(build: Builder, hide: Callable[[Tensor], T
         Y[1, 4] = double([NAN, 0.3, NAN])
     start = model_of(X[..., :0, :], Y[..., :0, :], build)
     for step in (1, 2, 3):
-        model, followed = start, start.regression.follow(Z)
+        model, followed = start, start.surrogate.regression.track(Z)
         for i in range(0, 12, step):
             new = X[..., i : i + step, :], Y[..., i : i + step, :]
             before = model.mean(Z)
             grown = model.condition_on_observations(*new)
-            followed = followed.append(*new)
+            followed = followed.advance(followed.regression.append(*new))
             assert torch.equal(model.mean(Z), before)
             model = grown
         fitted = model_of(X, Y, build)
@@ -202,10 +206,10 @@ def test_appending_is_fitting_at_once(build: Builder, hide: Callable[[Tensor], T
         close(model.mean(Z), fitted.mean(Z), 1e-9)
         close(model.covariance(Z), fitted.covariance(Z), 1e-9)
         close(model.info_gain, fitted.info_gain, 1e-9)
-        close(model.regression.mean_norm, fitted.regression.mean_norm, 1e-9)
-        close(followed.mean_and_norm()[0], fitted.mean(Z), 1e-9)
-        close(followed.mean_and_norm()[1], fitted.covariance_norm(Z), 1e-9)
-        close(followed.mean_and_variance()[1], fitted.mean_and_variance(Z)[1], 1e-9)
+        close(model.surrogate.regression.mean_norm, fitted.surrogate.regression.mean_norm, 1e-9)
+        close(followed.mean, fitted.mean(Z), 1e-9)
+        close(followed.norm, fitted.covariance_norm(Z), 1e-9)
+        close(followed.variance(), fitted.at(Z).variance(), 1e-9)
 
 
 @every_kernel
@@ -213,10 +217,10 @@ def test_with_every_value_seen_nothing_changes(build: Builder) -> None:
     X, Y, Z = data(8, N, 2)
     ours, theirs = model_of(X[:6], Y[:6], build), ExactMultiTaskGP(X[:6], Y[:6], build(N, 2).kernel, eta=0.1)
     for _ in range(2):
-        for a, b in zip(ours.mean_and_norm(Z), theirs.mean_and_norm(Z), strict=True):
+        for a, b in zip((ours.at(Z).mean, ours.at(Z).norm), (theirs.at(Z).mean, theirs.at(Z).norm), strict=True):
             assert torch.equal(a, b)
         assert torch.equal(ours.info_gain, theirs.info_gain)
-        assert type(ours.regression) is type(theirs.regression)
+        assert type(ours.surrogate.regression) is type(theirs.surrogate.regression)
         ours, theirs = (model.condition_on_observations(X[6:], Y[6:]) for model in (ours, theirs))
 
 
@@ -225,14 +229,14 @@ def test_few_missing_values_keep_the_structure(build: Builder) -> None:
     X, Y, Z = data(30, N, 2)
     structured = KroneckerRegression if build is not general_sum else DenseRegression
     corrected = CompletedRegression if build is not general_sum else DenseRegression
-    assert type(model_of(X, Y, build).regression) is structured
-    assert type(model_of(X, half_of_a_task(Y), build).regression) is corrected
-    assert isinstance(model_of(X, one_task_at_a_point(Y), build).regression, DenseRegression)
+    assert type(model_of(X, Y, build).surrogate.regression) is structured
+    assert type(model_of(X, half_of_a_task(Y), build).surrogate.regression) is corrected
+    assert isinstance(model_of(X, one_task_at_a_point(Y), build).surrogate.regression, DenseRegression)
     model = model_of(X[:3], Y[:3], build)
     kinds = []
     for hide in (half_of_a_task, lambda Y: Y, one_task_at_a_point, one_task_at_a_point):
         model = model.condition_on_observations(Z, hide(Y[:7]))
-        kinds.append(type(model.regression))
+        kinds.append(type(model.surrogate.regression))
     assert kinds[:3] == [corrected] * 3
     assert issubclass(kinds[3], DenseRegression)
 
@@ -243,7 +247,7 @@ def test_hardly_any_noise_and_repeated_points(build: Builder) -> None:
     X[5:10] = X[4]
     model = model_of(X, half_of_a_task(Y), build, eta=1e-3)
     check_against_oracle(model, build(N, 2).gamma, 1e-3, Z, 1e-9)
-    assert (model.mean_and_variance(X)[1] >= 0).all()
+    assert (model.at(X).variance() >= 0).all()
 
 
 @pytest.mark.parametrize("build", [icm, general_sum])
@@ -270,7 +274,9 @@ def test_gradients_reach_the_points_that_were_observed(hide: Callable[[Tensor], 
     def value(new_X: Tensor) -> Tensor:
         with botorch_settings.propagate_grads(True):
             grown = model.condition_on_observations(new_X, hide(Y)[6:])
-        return torch.cat([grown.regression.mean(Z).flatten(), grown.regression.covariance(Z).flatten()])
+        return torch.cat(
+            [grown.surrogate.regression.at(Z).mean.flatten(), grown.surrogate.regression.at(Z).covariance.flatten()]
+        )
 
     assert torch.autograd.gradcheck(value, (X[6:].clone().requires_grad_(),), eps=1e-6, atol=1e-5, rtol=1e-4)
 
@@ -299,7 +305,7 @@ def test_the_likelihood_has_the_gradient_of_the_dense_one(
     if where != "unrelated tasks":
         kernel.task_factor.data.copy_(task_matrix(N, rank=1 if where == "singular" else None))
     values, gradients = [], []
-    for function in (lambda noise: log_likelihood(as_gamma(kernel, N), noise, X, Y), None):
+    for function in (lambda noise: log_likelihood(adapt_kernel(kernel, N), noise, X, Y), None):
         noise = double(eta).reshape(-1).requires_grad_()
         value = function(noise) if function else dense_likelihood(kernel, noise, X, Y)
         values.append(value)
@@ -317,14 +323,14 @@ def test_gradients_of_the_likelihood_of_a_batch(build: Builder) -> None:
     noise = double([[0.1], [0.2]]).requires_grad_()
 
     def value(noise: Tensor, *_: Tensor) -> Tensor:
-        return log_likelihood(as_gamma(kernel, N), noise, X, Y)
+        return log_likelihood(adapt_kernel(kernel, N), noise, X, Y)
 
     assert torch.autograd.gradcheck(value, (noise, *kernel.parameters()), eps=1e-6, atol=1e-5, rtol=1e-5)
 
 
 def test_without_data_the_likelihood_is_one() -> None:
     X, Y, _ = data(3, N, 2)
-    assert log_likelihood(as_gamma(icm(N, 2).kernel, N), double([0.1]), X[:0], Y[:0]) == 0
+    assert log_likelihood(adapt_kernel(icm(N, 2).kernel, N), double([0.1]), X[:0], Y[:0]) == 0
 
 
 def test_the_loss_is_per_value_that_was_seen() -> None:
@@ -432,8 +438,8 @@ def test_standardising_and_known_noise_go_by_what_was_seen(hide: Callable[[Tenso
         model = model_of(X, Y, train_Yvar=torch.where(Y.isnan(), unseen, variances), **copy.deepcopy(options))
         check_standardized(model, Y, variances.numpy(), X, Z)
         assert model.noise.isfinite().all()
-        fitted = model.regression
-        assert model.regression is fitted  # nothing is taken for changed
+        fitted = model.surrogate.regression
+        assert model.surrogate.regression is fitted  # nothing is taken for changed
         assert model.posterior(Z, observation_noise=True).variance.isfinite().all()
 
 
@@ -534,7 +540,7 @@ def test_acquisitions_and_their_gradients_are_finite(build: Builder, hide: Calla
         ChebyshevScalarization(double([0.2, 0.3, 0.5])),
         LinearScalarization(double([0.2, 0.3, 0.5])),
     ):
-        acqf = ScalarizedMultiTaskUCB(model, scalarization, estimated_radius(model), X_pending=Z[:2])
+        acqf = ScalarizedMultiTaskUCB(model, scalarization, estimate_radius(model), X_pending=Z[:2])
         points = torch.cat([X, Z]).unsqueeze(-2).requires_grad_()
         value = acqf(points)
         assert value.isfinite().all()
@@ -649,11 +655,10 @@ def test_with_every_value_seen_a_run_is_the_same(where: dict[str, Tensor], refit
 @learning
 def test_the_model_is_what_the_strategy_believes(refit_every: int | None) -> None:
     mtkb = run(strategy({"choices": CHOICES}, refit_every), 7)
-    units = mtkb._units
-    inside = mtkb._regression.mean(CHOICES if units is None else units.x(CHOICES))
-    if units is not None:
-        inside = inside * units.outcomes.stdvs + units.outcomes.means
-    close(mtkb.model.mean(CHOICES), inside, 1e-9)
+    close(mtkb.model.mean(CHOICES), mtkb._surrogate.at(CHOICES).mean, 1e-9)
+    units = mtkb._surrogate.units
+    if units.scale is not None:
+        close(mtkb.model.mean(CHOICES), mtkb._surrogate.tracked.mean * units.scale + units.offset, 1e-9)
 
 
 @space
@@ -752,9 +757,9 @@ def test_what_becomes_nearly_complete_gets_its_structure_back() -> None:
     X, Y, Z = data(12, N, 2)
     strategy = MTKB(icm(N, 2).kernel, choices=Z, norm_bound=1.0, noise_scale=0.1, eta=0.1)
     strategy.tell(X[:1], one_task_at_a_point(Y[:1]), allow_missing=True)
-    assert isinstance(strategy.model.regression, DenseRegression)
+    assert isinstance(strategy.model.surrogate.regression, DenseRegression)
     strategy.tell(X[1:], Y[1:])
-    assert isinstance(strategy.model.regression, CompletedRegression)
+    assert isinstance(strategy.model.surrogate.regression, CompletedRegression)
     seen = torch.cat([one_task_at_a_point(Y[:1]), Y[1:]])
     close(strategy.model.mean(Z), model_of(X, seen, icm, eta=0.1).mean(Z), 1e-10)
     close(strategy.model.covariance(Z), model_of(X, seen, icm, eta=0.1).covariance(Z), 1e-10)

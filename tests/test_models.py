@@ -19,7 +19,7 @@ from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNorm
 from suites import close
 
 from mtbo_torch import ExactMultiTaskGP, ICMKernel, IndependentKernel, SumOfSeparableKernel, TaskSimilarityKernel
-from mtbo_torch.evaluation import ScalarEvaluator
+from mtbo_torch.kernel_adapters import ScalarAdapter
 from mtbo_torch.regression import DenseRegression, KroneckerRegression, SeparableSum
 
 every_kernel = pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
@@ -81,7 +81,7 @@ def test_the_structure_decides_the_path() -> None:
     same_base = SumOfSeparableKernel([ICMKernel(shared, B1), ICMKernel(shared, B2)])
 
     def path(kernel: gpytorch.kernels.Kernel, eta: object = 0.1) -> type:
-        return type(ExactMultiTaskGP(X, Y, kernel, eta=eta).regression)
+        return type(ExactMultiTaskGP(X, Y, kernel, eta=eta).surrogate.regression)
 
     assert path(commuting) is KroneckerRegression
     assert path(same_base) is KroneckerRegression
@@ -106,7 +106,7 @@ def test_equal_eigenvalues_share_a_factor_and_zero_ones_cost_nothing(
 ) -> None:
     n = kernel.num_tasks
     X, Y, _ = data(4, n, 1)
-    regression = ExactMultiTaskGP(X, Y, kernel, eta=0.1).regression
+    regression = ExactMultiTaskGP(X, Y, kernel, eta=0.1).surrogate.regression
     assert isinstance(regression, KroneckerRegression)
     assert regression.factor.batch_shape == (groups,)
 
@@ -114,7 +114,7 @@ def test_equal_eigenvalues_share_a_factor_and_zero_ones_cost_nothing(
 def test_a_shared_kernel_of_independent_tasks_has_one_factor() -> None:
     base = rbf(0.5)
     X, Y, _ = data(4, 3, 1)
-    regression = ExactMultiTaskGP(X, Y, IndependentKernel([base, base, base]), eta=0.1).regression
+    regression = ExactMultiTaskGP(X, Y, IndependentKernel([base, base, base]), eta=0.1).surrogate.regression
     assert isinstance(regression, KroneckerRegression)
     assert regression.factor.batch_shape == (1,)
 
@@ -246,7 +246,7 @@ def test_foreign_multitask_kernels_take_the_dense_path() -> None:
     kernel = gpytorch.kernels.MultitaskKernel(rbf(0.5), num_tasks=2, rank=2).double()
     B = kernel.task_covar_module.covar_matrix.to_dense().detach()
     foreign, own = ExactMultiTaskGP(X, Y, kernel, eta=0.1), ExactMultiTaskGP(X, Y, ICMKernel(rbf(0.5), B), eta=0.1)
-    assert isinstance(foreign.regression, DenseRegression)
+    assert isinstance(foreign.surrogate.regression, DenseRegression)
     close(foreign.mean(Z), own.mean(Z), 1e-10)
     close(foreign.covariance(Z), own.covariance(Z), 1e-10)
     batch = ExactMultiTaskGP(torch.stack([X, X]), torch.stack([Y, -Y]), kernel, eta=0.1)
@@ -384,7 +384,7 @@ def test_gradients_reach_new_data_and_hyperparameters(build: Builder) -> None:
     def answer(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         model = ExactMultiTaskGP(X, Y, build(2, 1).kernel, eta=0.1)
         grown = model.condition_on_observations(x, y).condition_on_observations(x + 0.3, y)
-        mean, norm = grown.mean_and_norm(Z)
+        mean, norm = (grown.at(Z).mean, grown.at(Z).norm)
         return torch.cat([mean.flatten(), norm])
 
     x, y = Z[:2].clone().requires_grad_(), Y[:2].clone().requires_grad_()
@@ -400,9 +400,13 @@ def test_gradients_of_a_learned_matrix_with_equal_eigenvalues(rank: int) -> None
     X, Y, Z = data(5, 3, 1)
 
     def mean_of(W: torch.Tensor) -> torch.Tensor:
-        return DenseRegression.fit(
-            _as_gamma_of(ICMKernel(rbf(0.5), num_tasks=3).base_kernel, W @ W.T), torch.tensor([0.1]).double(), X, Y
-        ).mean(Z)
+        return (
+            DenseRegression.fit(
+                _separable(ICMKernel(rbf(0.5), num_tasks=3).base_kernel, W @ W.T), torch.tensor([[0.1]]).double(), X, Y
+            )
+            .at(Z)
+            .mean
+        )
 
     kernel = ICMKernel(rbf(0.5), num_tasks=3, rank=rank).double()  # starts at B = I, or at all ones
     model = ExactMultiTaskGP(X, Y, kernel, eta=0.1)
@@ -414,8 +418,8 @@ def test_gradients_of_a_learned_matrix_with_equal_eigenvalues(rank: int) -> None
     assert torch.autograd.gradcheck(mean_of, (W,))
 
 
-def _as_gamma_of(base: gpytorch.kernels.Kernel, B: torch.Tensor) -> SeparableSum:
-    return SeparableSum((ScalarEvaluator(base, None),), (B,))
+def _separable(base: gpytorch.kernels.Kernel, B: torch.Tensor) -> SeparableSum:
+    return SeparableSum((ScalarAdapter(base, None),), (B,))
 
 
 def test_conditioning_with_a_learnable_mean_can_be_copied() -> None:
@@ -457,7 +461,9 @@ def test_commuting_sums_of_any_size_are_recognised(n: int) -> None:
         Q = torch.linalg.qr(torch.randn(n, n, generator=generator, dtype=torch.double)).Q
         spectra = torch.rand(3, n, generator=generator, dtype=torch.double)
         terms = [ICMKernel(rbf(0.2 + 0.1 * j), Q @ torch.diag(spectra[j]) @ Q.T) for j in range(3)]
-        assert isinstance(ExactMultiTaskGP(X, Y, SumOfSeparableKernel(terms), eta=0.1).regression, KroneckerRegression)
+        assert isinstance(
+            ExactMultiTaskGP(X, Y, SumOfSeparableKernel(terms), eta=0.1).surrogate.regression, KroneckerRegression
+        )
 
 
 def test_sums_and_scales_of_our_kernels_work_as_foreign_ones() -> None:

@@ -42,8 +42,8 @@ from mtbo_torch import (
     TaskSimilarityKernel,
 )
 from mtbo_torch.kernels import MultiTaskKernel
+from mtbo_torch.linalg import NotPositiveDefiniteError
 from mtbo_torch.models import MultiTaskGPModel
-from mtbo_torch.regression import NotPositiveDefiniteError
 
 pytestmark = pytest.mark.filterwarnings("ignore:Negative variance values detected")
 
@@ -281,11 +281,20 @@ def check_answers(problem: Drawn, model: MultiTaskGPModel, Z: Tensor, slack: flo
     # A task matrix below this share of the noise is taken to be that, so that its reciprocal is finite.
     slack = slack * problem.prior + torch.finfo(problem.dtype).tiny ** 0.5 * problem.eta
     mean, covariance, norm = model.mean(Z), model.covariance(Z), model.covariance_norm(Z)
-    variance = model.mean_and_variance(Z)[1]
+    variance = model.at(Z).variance()
     posterior = model.posterior(Z)
     joint = posterior.distribution.covariance_matrix
     gain = model.info_gain
-    for answer in (mean, covariance, norm, variance, posterior.variance, joint, gain, model.regression.mean_norm):
+    for answer in (
+        mean,
+        covariance,
+        norm,
+        variance,
+        posterior.variance,
+        joint,
+        gain,
+        model.surrogate.regression.mean_norm,
+    ):
         assert answer.isfinite().all()
     diagonal = covariance.diagonal(dim1=-2, dim2=-1)
     for answer in (norm, variance, diagonal, posterior.variance, joint.diagonal(dim1=-2, dim2=-1), gain):
@@ -300,9 +309,9 @@ def check_answers(problem: Drawn, model: MultiTaskGPModel, Z: Tensor, slack: flo
         floor = min_variance.value(variance.dtype)  # below, GPyTorch raises the variance, with a warning
         within(posterior.variance.reshape(variance.shape), variance.clamp_min(floor), slack)
         within(joint, joint.mT, slack)
-    followed = model.regression.follow(Z)
-    assert (followed.mean_and_norm()[1] >= 0).all()
-    assert (followed.mean_and_variance()[1] >= 0).all()
+    followed = model.surrogate.regression.track(Z)
+    assert (followed.norm >= 0).all()
+    assert (followed.variance() >= 0).all()
 
 
 def check_bounds(problem: Drawn, model: MultiTaskGPModel, Z: Tensor, slack: float) -> None:
@@ -335,7 +344,7 @@ def same_answers(
     within(model.mean(Z), other.mean(other_Z), 2 * ratio * problem.mean_slack)
     within(model.covariance(Z), other.covariance(other_Z), 2 * slack * problem.prior)
     within(model.covariance_norm(Z), other.covariance_norm(other_Z), 2 * slack * problem.prior)
-    within(model.mean_and_variance(Z)[1], other.mean_and_variance(other_Z)[1], 2 * slack * problem.prior)
+    within(model.at(Z).variance(), other.at(other_Z).variance(), 2 * slack * problem.prior)
 
 
 def check_all(problem: Drawn, build: Build, slack: float) -> None:
@@ -597,11 +606,11 @@ def test_followed_choices_are_the_model(build: Build, problem: Drawn) -> None:
     more = {} if build is exact else {"dictionary": torch.arange(1)}
     try:
         model = build(problem, X[:1], Y[:1], **more)
-        followed = model.regression.follow(Z)
+        followed = model.surrogate.regression.track(Z)
         for i in range(1, problem.t):
-            followed = followed.append(X[i : i + 1], Y[i : i + 1])
-        mean, norm = followed.mean_and_norm()
-        variance = followed.mean_and_variance()[1]
+            followed = followed.advance(followed.regression.append(X[i : i + 1], Y[i : i + 1]))
+        mean, norm = (followed.mean, followed.norm)
+        variance = followed.variance()
         assert all(answer.isfinite().all() for answer in (mean, norm, variance))
         assert (norm >= 0).all()
         assert (variance >= 0).all()
@@ -609,6 +618,6 @@ def test_followed_choices_are_the_model(build: Build, problem: Drawn) -> None:
             fitted = build(problem, X, Y, **more)
             within(mean, fitted.mean(Z), 2 * slack / problem.slack * problem.mean_slack)
             within(norm, fitted.covariance_norm(Z), 2 * slack * problem.prior)
-            within(variance, fitted.mean_and_variance(Z)[1], 2 * slack * problem.prior)
+            within(variance, fitted.at(Z).variance(), 2 * slack * problem.prior)
     except NotPositiveDefiniteError as error:
         or_refused(problem, error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -57,10 +57,12 @@ def appended() -> Pair:
     """All but the first half one by one, and in between a few at once."""
     X, Y, choices = data()
     single = ExactMultiTaskGP(X[:500], Y[:500], kernel(), ETA)
-    regression = single.regression
+    regression = single.surrogate.regression
     for i in range(500, 950):
         regression = regression.append(X[i : i + 1], Y[i : i + 1])
-    single = single.with_regression(regression.append(X[950:], Y[950:]))
+    regression = regression.append(X[950:], Y[950:])
+    single.set_train_data(X, Y, strict=False)
+    single.adopt(replace(single.surrogate, regression=regression))
     return Pair(single, ExactMultiTaskGP(X.double(), Y.double(), kernel(), ETA), choices)
 
 
@@ -79,7 +81,7 @@ def test_variances_and_bounds(build: Callable[[], Pair]) -> None:
     pair = build()
     points, exact_points = pair.choices, pair.choices.double()
     within(pair.single.covariance_norm(points), pair.double.covariance_norm(exact_points))
-    within(pair.single.mean_and_variance(points)[1], pair.double.mean_and_variance(exact_points)[1])
+    within(pair.single.at(points).variance(), pair.double.at(exact_points).variance())
     single, double = (model.covariance(Z) for model, Z in ((pair.single, points), (pair.double, exact_points)))
     within(single.diagonal(dim1=-2, dim2=-1), double.diagonal(dim1=-2, dim2=-1))
     weights, radius = torch.tensor([0.2, 0.3, 0.5]), 10.0
@@ -96,12 +98,12 @@ def test_variances_and_bounds(build: Callable[[], Pair]) -> None:
 
 def test_choices_that_are_followed() -> None:
     X, Y, choices = data()
-    followed = ExactMultiTaskGP(X[:500], Y[:500], kernel(), ETA).regression.follow(choices)
+    followed = ExactMultiTaskGP(X[:500], Y[:500], kernel(), ETA).surrogate.regression.track(choices)
     for i in range(500, ROUNDS):
-        followed = followed.append(X[i : i + 1], Y[i : i + 1])
+        followed = followed.advance(followed.regression.append(X[i : i + 1], Y[i : i + 1]))
     double = ExactMultiTaskGP(X.double(), Y.double(), kernel(), ETA)
-    within(followed.mean_and_norm()[1], double.covariance_norm(choices.double()))
-    within(followed.mean_and_variance()[1], double.mean_and_variance(choices.double())[1])
+    within(followed.norm, double.covariance_norm(choices.double()))
+    within(followed.variance(), double.at(choices.double()).variance())
 
 
 @pytest.mark.parametrize("seed", [0, 4])
@@ -114,6 +116,6 @@ def test_a_dictionary_of_near_neighbours_does_not_hide_variance(seed: int) -> No
     for dtype in (torch.float, torch.double):
         own = deepcopy(kernel).to(dtype)
         model = NystromMultiTaskGP(X.to(dtype), Y.to(dtype), own, eta=0.01, dictionary=torch.arange(3))
-        variances.append(model.mean_and_variance(points.to(dtype))[1].double())
+        variances.append(model.at(points.to(dtype)).variance().double())
     single, double = variances
     assert (single - double).min() > -1e-2 * double.max()

@@ -225,11 +225,12 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         """Return what is known once ``... x q x d`` points are observed: the variance shrinks, the mean stays."""
         self._require_inputs(X)
         require_finite("X", X)
+        if self._is_warped:
+            self._refuse_warped()
         surrogate, (X, _) = self.current_surrogate(), self._expand(X, X)
         if X.shape[:-2] != self.batch_shape:
             surrogate = surrogate.expand(X.shape[:-2])
-        with torch.no_grad():
-            return surrogate.imagine(self._preprocess(X))
+        return surrogate.imagine(self._preprocess(X))
 
     def posterior(
         self,
@@ -326,9 +327,9 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
 
     def _with_data(self, surrogate: Surrogate, new_X: Tensor, targets: Tensor, new_noise: Tensor | None) -> Self:
         """Return a copy of this model with more data, and what is known from them."""
-        # Data may hang in a graph, which cannot be copied, and are replaced anyway.
-        replaced = (self.train_inputs, self.train_targets, self._original_train_inputs)
-        new = deepcopy(self, {id(part): () for part in replaced if part is not None})
+        # Data may hang in a graph, which cannot be copied, and are replaced anyway, as is what was fitted to them.
+        replaced = (self.train_inputs, self.train_targets, self._original_train_inputs, self._fit)
+        new = deepcopy(self, {id(part): None for part in replaced if part is not None})
         regression = surrogate.regression
         new.train_inputs, new.train_targets = (regression.train_X,), targets
         if self._has_transformed_inputs:
@@ -370,7 +371,8 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
     def _copy_around(self, surrogate: Surrogate) -> Self:
         """Return a copy of this model around another surrogate of the same data."""
         shared = (self.train_inputs, self.train_targets, self._original_train_inputs)
-        new = deepcopy(self, {id(part): part for part in shared if part is not None})
+        memo: dict[int, object] = {id(part): part for part in shared if part is not None}
+        new = deepcopy(self, memo | {id(self._fit): None})
         return new.adopt(surrogate)
 
     def forward(self, x: Tensor) -> MultitaskMultivariateNormal:

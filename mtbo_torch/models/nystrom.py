@@ -166,6 +166,17 @@ class NystromMultiTaskGP(MultiTaskGPModel):
             self._given_dictionary = surrogate.regression.dictionary
         return self
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy keeps what cannot be fitted again: the gain along the rounds, and the round before.
+        fit = self._fit
+        is_plain = fit is not None and not self._nystrom.inverse.requires_grad  # asking renews a fit that is not valid
+        return super().__getstate__() | ({"_fit": self._fit} if is_plain else {})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if self._fit is not None:
+            self.adopt(self._fit.surrogate)
+
     @property
     def _nystrom(self) -> NystromRegression:
         regression = self.surrogate.regression

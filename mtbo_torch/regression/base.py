@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mtbo_torch.linalg import operator_norm, variances_along
-from mtbo_torch.regression.belief import Belief
+from mtbo_torch.regression.belief import Belief, require_directions
 
 
 class ScalarKernel(Protocol):
@@ -192,6 +192,7 @@ class RegressionBelief(Belief):
         return self._folded.unfold(self.regression._norm(self._folded.points, self._evidence))
 
     def variance(self, directions: Tensor | None = None) -> Tensor:
+        require_directions(directions, self.regression.num_tasks, self.regression.batch_shape)
         return self._folded.unfold(self.regression._variance(self._folded.points, self._evidence, directions))
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from mtbo_torch.checks import require_batch, require_tensor
 from mtbo_torch.linalg import (
     cholesky_without_waiting,
     clamp_variances,
@@ -19,6 +20,20 @@ from mtbo_torch.linalg import (
     solve_lower,
     variances_along,
 )
+
+
+def require_directions(directions: Tensor | None, num_tasks: int, batch_shape: torch.Size) -> None:
+    """Refuse directions that are not ``(b) x k x n``."""
+    if directions is None:
+        return
+    remedy = "Pass one row per direction and one column per task."
+    directions = require_tensor("directions", directions, remedy)
+    if directions.dim() < 2 or directions.shape[-1] != num_tasks:
+        raise ValueError(
+            f"directions should be `(b) x k x n` with n = {num_tasks} tasks, got shape {tuple(directions.shape)}. "
+            f"{remedy}"
+        )
+    require_batch("directions", directions.shape[:-2], batch_shape)
 
 
 class Belief:
@@ -157,6 +172,7 @@ class MappedBelief(Belief):
     def variance(self, directions: Tensor | None = None) -> Tensor:
         if self.matrix is None:
             return self.belief.variance(directions)
+        require_directions(directions, self.matrix.shape[-2], self.mean.shape[:-2])
         return self.belief.variance(self.matrix if directions is None else directions @ self.matrix.to(directions))
 
 

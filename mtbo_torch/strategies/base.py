@@ -360,7 +360,7 @@ class Strategy(ABC):
         return [int(number) for number in numbers]
 
     def _match_pending(self, x: Tensor) -> list[int]:
-        """Return the numbers of the pending points nearest to ``(b) x q x d`` points, of equally near ones the oldest."""
+        """Return the numbers of the pending points that ``(b) x q x d`` points are, the nearest and then the oldest."""
         if not self._pending:
             return []
         apart = (x.unsqueeze(-2) - self._pending_points().unsqueeze(-3)).abs() / self.space.span

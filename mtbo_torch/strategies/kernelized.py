@@ -107,6 +107,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         if not isinstance(kernel, Kernel):
             kernel = default_kernel(num_tasks, space.num_inputs, self.batch_shape)
         self._kernel = self._adjust_kernel(deepcopy(kernel))
+        _require_batch(self._kernel, self.batch_shape)
         require_takes("kernel", deepcopy(self._kernel).to(space.points), space.points)
         if refit_every is None:
             self._learner = KnownKernel(self, self._kernel, self.eta)
@@ -330,6 +331,14 @@ def _require_radius(radius: object) -> None:
     require_positive("radius", radius, remedy, allow_zero=True)
     if isinstance(radius, Tensor):
         raise ValueError(f"radius should be one number, got {radius.tolist()}. {remedy}")
+
+
+def _require_batch(kernel: Kernel, batch_shape: torch.Size) -> None:
+    if kernel.batch_shape not in ((), batch_shape):
+        raise ValueError(
+            f"kernel should have no batch shape, or that of the trials, {tuple(batch_shape)} (from seed), got "
+            f"{tuple(kernel.batch_shape)}. Pass one kernel for all trials, or a seed for each kernel."
+        )
 
 
 def _require_own_parameters(kernel: Kernel, batch_shape: torch.Size) -> None:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mtbo_torch.regression import growing
-from mtbo_torch.regression.growing import GrowingRows, InverseCholesky
+from mtbo_torch.regression import factor as growing
+from mtbo_torch.regression.factor import GrowingRows, InverseCholesky
 
 BATCHES = [(), (2,), (2, 3)]
 
@@ -22,10 +22,10 @@ def floor(A: Tensor) -> Tensor:
 
 
 def grow(A: Tensor, step: int, start: int = 0) -> InverseCholesky:
-    factor = InverseCholesky.of(A[..., :start, :start], floor(A), "")
+    factor = InverseCholesky.of(A[..., :start, :start], floor(A))
     for i in range(start, A.shape[-1], step):
         stop = min(i + step, A.shape[-1])
-        factor, _ = factor.append(A[..., i:stop, :i], A[..., i:stop, i:stop], floor(A), "")
+        factor, _ = factor.append(A[..., i:stop, :i], A[..., i:stop, i:stop], floor(A))
     return factor
 
 
@@ -49,7 +49,7 @@ def test_the_inverse_follows_appends() -> None:
     factor = grow(A[:40, :40], 1)
     factor.inverse()
     for i in range(40, 60):
-        factor, _ = factor.append(A[i : i + 1, :i], A[i : i + 1, i : i + 1], floor(A), "")
+        factor, _ = factor.append(A[i : i + 1, :i], A[i : i + 1, i : i + 1], floor(A))
         if i in (45, 46, 59):
             torch.testing.assert_close(factor.inverse(), torch.linalg.inv(A[: i + 1, : i + 1]), atol=1e-10, rtol=1e-10)
 
@@ -80,7 +80,7 @@ def test_ways_of_the_quadratic_form_agree() -> None:
 
 def test_an_ill_conditioned_matrix_does_not_use_its_inverse() -> None:
     A = torch.ones(50, 50, dtype=torch.double) + 1e-8 * torch.eye(50)
-    factor = InverseCholesky.of(A, torch.tensor(1e-8, dtype=torch.double), "")
+    factor = InverseCholesky.of(A, torch.tensor(1e-8, dtype=torch.double))
     assert not factor.prefers_inverse(1000)
 
 
@@ -89,9 +89,9 @@ def test_appending_twice_from_one_parent() -> None:
     parent = grow(A[:30, :30], 1)
     first = parent
     for i in range(30, 40):
-        first, _ = first.append(A[i : i + 1, :i], A[i : i + 1, i : i + 1], floor(A), "")
+        first, _ = first.append(A[i : i + 1, :i], A[i : i + 1, i : i + 1], floor(A))
     cross, corner = B[30:33, :30] * 0.1, B[30:33, 30:33]
-    second, _ = parent.append(cross, corner, floor(B), "")
+    second, _ = parent.append(cross, corner, floor(B))
     v = torch.randn(2, 40, dtype=torch.double)
     M = torch.linalg.inv(torch.linalg.cholesky(A))
     torch.testing.assert_close(first.lower(v), v @ M.T, atol=1e-10, rtol=1e-10)
@@ -114,10 +114,10 @@ def test_rows_are_shared_until_somebody_branches() -> None:
 def test_appending_nothing_changes_nothing() -> None:
     A = matrix(5)
     factor = grow(A, 5)
-    same, _ = factor.append(A[:0, :], A[:0, :0], floor(A), "")
+    same, _ = factor.append(A[:0, :], A[:0, :0], floor(A))
     assert torch.equal(same.inverse(), factor.inverse())
 
 
 def test_an_indefinite_matrix_is_refused_with_the_remedy() -> None:
-    with pytest.raises(ValueError, match=r"not positive definite in torch\.float64\. Do this\."):
-        InverseCholesky.of(-torch.eye(3, dtype=torch.double), torch.tensor(1.0, dtype=torch.double), "Do this.")
+    with pytest.raises(ValueError, match=r"not positive definite in torch\.float64\. Use a larger eta"):
+        InverseCholesky.of(-torch.eye(3, dtype=torch.double), torch.tensor(1.0, dtype=torch.double))

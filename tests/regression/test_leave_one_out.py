@@ -15,12 +15,13 @@ from botorch.models.transforms import Log, Normalize, Standardize
 from catalogue import KERNELS, Builder, data, general_sum, icm, identical_tasks, independent, rbf, task_matrix
 from gpytorch.kernels import MultitaskKernel
 from gpytorch.means import ConstantMean, MultitaskMean
-from suites import close
+from suites import close, fit
 from torch import Tensor
 
 from mtbo_torch import ExactMultiTaskGP, ICMKernel
-from mtbo_torch.evaluation import as_gamma
-from mtbo_torch.regression import DenseRegression, KroneckerRegression, fit, growing
+from mtbo_torch.kernel_adapters import adapt_kernel
+from mtbo_torch.regression import DenseRegression, KroneckerRegression
+from mtbo_torch.regression.factor import InverseCholesky
 
 every_kernel = pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
 
@@ -38,9 +39,9 @@ def by_refitting(kernel: MultitaskKernel, noise: Tensor, X: Tensor, Y: Tensor) -
     n = Y.shape[-1]
     means, covariances = [], []
     for i in range(len(X)):
-        others = fit(as_gamma(kernel, n), noise, without(X, i), without(Y, i))
-        means.append(others.mean(X[i : i + 1])[0])
-        covariances.append(others.covariance(X[i : i + 1])[0] + torch.diag(noise.expand(n)))
+        others = fit(adapt_kernel(kernel, n), noise, without(X, i), without(Y, i))
+        means.append(others.at(X[i : i + 1]).mean[0])
+        covariances.append(others.at(X[i : i + 1]).covariance[0] + torch.diag(noise.expand(n)))
     return torch.stack(means), torch.stack(covariances)
 
 
@@ -51,7 +52,7 @@ def test_it_is_the_regression_without_the_point(build: Builder, kind: str, t: in
     case, noise = build(n, 2), noise_for(n, kind)
     X, Y, _ = data(t, n, 2)
     with torch.no_grad():
-        mean, covariance = fit(as_gamma(case.kernel, n), noise, X, Y).leave_one_out()
+        mean, covariance = fit(adapt_kernel(case.kernel, n), noise, X, Y).leave_one_out()
         refitted = by_refitting(case.kernel, noise, X, Y)
     for expected in (refitted, oracles.leave_one_out(case.gamma, X.numpy(), Y.numpy(), noise.numpy())):
         close(mean, expected[0], 1e-8)
@@ -65,7 +66,7 @@ def test_points_that_are_there_twice(build: Builder, kind: str) -> None:
     X, Y, _ = data(9, 3, 2)
     X[4], X[8] = X[1], X[1]
     with torch.no_grad():
-        mean, covariance = fit(as_gamma(case.kernel, 3), noise, X, Y).leave_one_out()
+        mean, covariance = fit(adapt_kernel(case.kernel, 3), noise, X, Y).leave_one_out()
     expected = oracles.leave_one_out(case.gamma, X.numpy(), Y.numpy(), noise.numpy())
     close(mean, expected[0], 1e-8)
     close(covariance, expected[1], 1e-8)
@@ -112,8 +113,8 @@ def test_appended_points_and_blocks_of_the_factor_that_end_within_a_point(build:
         others = ExactMultiTaskGP(without(X, i), without(Y, i), case.kernel, eta=0.1)
         for model in (at_once, grown):
             mean, covariance = model.leave_one_out()
-            close(mean[i], others.mean(X[i : i + 1])[0], 1e-8)
-            close(covariance[i], others.covariance(X[i : i + 1])[0] + 0.1 * torch.eye(3), 1e-8)
+            close(mean[i], others.at(X[i : i + 1]).mean[0], 1e-8)
+            close(covariance[i], others.at(X[i : i + 1]).covariance[0] + 0.1 * torch.eye(3), 1e-8)
 
 
 @pytest.mark.parametrize("width", [1, 2, 3])
@@ -121,7 +122,7 @@ def test_appended_points_and_blocks_of_the_factor_that_end_within_a_point(build:
 def test_diagonal_blocks_of_the_inverse(width: int, batch: tuple[int, ...]) -> None:
     root = torch.randn(*batch, 300, 300, dtype=torch.double)
     A = root @ root.mT / 300 + torch.eye(300).double()
-    factor = growing.InverseCholesky.of(A, torch.ones(batch).double(), "")
+    factor = InverseCholesky.of(A, torch.ones(batch).double())
     inverse = torch.linalg.inv(A)
     blocks = [inverse[..., i : i + width, i : i + width] for i in range(0, 300, width)]
     close(factor.inverse_blocks(width), torch.stack(blocks, dim=-3), 1e-10)
@@ -130,7 +131,7 @@ def test_diagonal_blocks_of_the_inverse(width: int, batch: tuple[int, ...]) -> N
 def test_nothing_is_factorised_where_tasks_rotate(monkeypatch: pytest.MonkeyPatch) -> None:
     X, Y, _ = data(8, 3, 2)
     model = ExactMultiTaskGP(X, Y, icm(3, 2).kernel, eta=0.1)
-    assert isinstance(model.regression, KroneckerRegression)
+    assert isinstance(model.surrogate.regression, KroneckerRegression)
 
     def refuse(*args: object, **kwargs: object) -> None:
         raise AssertionError("a factorisation")
@@ -163,7 +164,7 @@ def test_any_kernel_with_several_outputs() -> None:
     X, Y, _ = data(6, 3, 2)
     kernel = MultitaskKernel(rbf(0.5), num_tasks=3, rank=2).double()
     model = ExactMultiTaskGP(X, Y, kernel, eta=0.1)
-    assert isinstance(model.regression, DenseRegression)
+    assert isinstance(model.surrogate.regression, DenseRegression)
     B = kernel.task_covar_module.covar_matrix.to_dense().detach().numpy()
     gamma = oracles.separable((oracles.rbf(0.5), B))
     mean, covariance = model.leave_one_out()
@@ -220,8 +221,8 @@ def test_models_speak_the_users_units(build: Builder, kind: str, noise: str) -> 
         others = model_of([j for j in range(8) if j != i])
         own_noise = 0.1 * scales if noise == "eta" else variances[i]
         size = own_noise.sqrt()
-        close((mean[i] - others.mean(X[i : i + 1])[0]) / size, torch.zeros(3), 1e-8)
-        expected = others.covariance(X[i : i + 1])[0] + torch.diag(own_noise)
+        close((mean[i] - others.at(X[i : i + 1]).mean[0]) / size, torch.zeros(3), 1e-8)
+        expected = others.at(X[i : i + 1]).covariance[0] + torch.diag(own_noise)
         outer = size.unsqueeze(-1) * size
         close(covariance[i] / outer, expected / outer, 1e-8)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mtbo_torch.regression.norm import LargestEigenvalue, operator_norm
+from mtbo_torch.linalg import LargestEigenvalue, operator_norm
 
 
 def with_eigenvalues(values: Tensor, seed: int = 0) -> Tensor:

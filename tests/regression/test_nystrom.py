@@ -21,7 +21,7 @@ from mtbo_torch import (
     theory_oversampling,
 )
 from mtbo_torch.regression import NystromRegression, nystrom, subspace
-from mtbo_torch.regression.features import GroupedRows, MatrixRows
+from mtbo_torch.regression.whitened import GroupedRows, MatrixRows
 
 every_kernel = pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
 DICTIONARY = [0, 3, 4, 9, 11]
@@ -52,7 +52,7 @@ def test_agrees_with_algorithm_2_and_the_weights_cancel(build: Builder, n: int, 
 
 def test_structured_kernels_take_the_scalar_embedding() -> None:
     for build in KERNELS:
-        rows = fitted(build).regression.rows
+        rows = fitted(build).surrogate.regression.rows
         assert isinstance(rows, MatrixRows if build.__name__ == "general_sum" else GroupedRows)
 
 
@@ -134,11 +134,11 @@ def test_following_equals_evaluating(build: Builder, eta: object, batch: tuple[i
     eta = torch.tensor(eta, dtype=torch.double)
     dictionary = torch.tensor([0, 2])
     model = NystromMultiTaskGP(X[..., :4, :], Y[..., :4, :], build(3, 2).kernel, eta=eta, dictionary=dictionary)
-    followed = model.regression.follow(Z)
+    followed = model.surrogate.regression.track(Z)
     for i, step in ((4, 1), (5, 1), (6, 6)):
-        followed = followed.append(X[..., i : i + step, :], Y[..., i : i + step, :])
-        mean, norm = followed.mean_and_norm()
-        expected_mean, expected_norm = followed.regression.mean_and_norm(Z)
+        followed = followed.advance(followed.regression.append(X[..., i : i + step, :], Y[..., i : i + step, :]))
+        mean, norm = (followed.mean, followed.norm)
+        expected_mean, expected_norm = (followed.regression.at(Z).mean, followed.regression.at(Z).norm)
         close(mean, expected_mean, 1e-10)
         close(norm, expected_norm, 1e-10)
 
@@ -148,24 +148,26 @@ def test_batches_with_dictionaries_of_different_sizes() -> None:
     X, Y, Z = (torch.stack(parts) for parts in zip(*sets, strict=True))
     X[1] *= 0.05  # close together: few points are enough
     kernel, generators = icm(3, 2).kernel, [torch.Generator().manual_seed(seed) for seed in range(3)]
-    together = NystromMultiTaskGP(X, Y, kernel, eta=0.1, dictionary=torch.arange(40)).regression.resample(generators)
+    together = NystromMultiTaskGP(X, Y, kernel, eta=0.1, dictionary=torch.arange(40)).surrogate.regression.resample(
+        generators
+    )
     sizes = together.dictionary_size.tolist()
     assert sizes[1] < min(sizes[0], sizes[2])
     for i in range(3):
-        alone = NystromMultiTaskGP(X[i], Y[i], kernel, eta=0.1, dictionary=torch.arange(40)).regression
+        alone = NystromMultiTaskGP(X[i], Y[i], kernel, eta=0.1, dictionary=torch.arange(40)).surrogate.regression
         alone = alone.resample(torch.Generator().manual_seed(i))
         assert alone.dictionary_size == sizes[i]
         assert together.dictionary[i, : sizes[i]].tolist() == alone.dictionary.tolist()
-        close(together.mean(Z)[i], alone.mean(Z[i]), 1e-9)
-        close(together.covariance_norm(Z)[i], alone.covariance_norm(Z[i]), 1e-9)
+        close(together.at(Z).mean[i], alone.at(Z[i]).mean, 1e-9)
+        close(together.at(Z).norm[i], alone.at(Z[i]).norm, 1e-9)
     kept = together.resample(generators, where=torch.tensor([True, False, False]))
     assert kept.dictionary_size.tolist()[1:] == sizes[1:]
-    close(kept.mean(Z)[1:], together.mean(Z)[1:], 1e-9)
+    close(kept.at(Z).mean[1:], together.at(Z).mean[1:], 1e-9)
     far = torch.full((3, 1, 2), 5.0, dtype=torch.double)
     grown = together.append(far, Y[:, :1])
     kept = grown.resample(generators, where=torch.tensor([True, False, False]))
-    close(kept.covariance_norm(far)[1:], grown.covariance_norm(far)[1:], 1e-9)  # the far point is not in theirs
-    assert kept.covariance_norm(far)[0] < 0.5 * grown.covariance_norm(far)[0]
+    close(kept.at(far).norm[1:], grown.at(far).norm[1:], 1e-9)  # the far point is not in theirs
+    assert kept.at(far).norm[0] < 0.5 * grown.at(far).norm[0]
     for i in (1, 2):
         assert sorted(set(kept.dictionary[i].tolist())) == sorted(set(together.dictionary[i].tolist()))
 
@@ -177,7 +179,7 @@ def test_the_past_is_processed_in_blocks(build: Builder, monkeypatch: pytest.Mon
     probs, mean = whole.inclusion_probs, whole.mean(Z)
     monkeypatch.setattr(subspace, "BLOCK_NUMBERS", 20)
     pieces = fitted(build)
-    assert len(list(pieces.regression.subspace.in_blocks(data(12, 3, 2)[0]))) > 1
+    assert len(list(pieces.surrogate.regression.subspace.in_blocks(data(12, 3, 2)[0]))) > 1
     close(pieces.mean(Z), mean, 1e-10)
     close(pieces.inclusion_probs, probs, 1e-10)
 
@@ -213,7 +215,7 @@ def test_a_model_that_starts_without_data_learns() -> None:
     X, Y, Z = data(3, 3, 2)
     grown = fitted(t=0, dictionary=None).condition_on_observations(X, Y)
     assert grown.dictionary_size == 3
-    close(grown.mean(Z), ExactMultiTaskGP(X, Y, icm(3, 2).kernel, eta=0.1).mean(Z), 1e-9)
+    close(grown.at(Z).mean, ExactMultiTaskGP(X, Y, icm(3, 2).kernel, eta=0.1).mean(Z), 1e-9)
     with pytest.raises(ValueError, match="only be drawn from observations"):
         fitted(t=0, dictionary=None).resample(torch.Generator())
 
@@ -231,7 +233,7 @@ def test_gradients_pass_through_hallucinated_fantasies() -> None:
 
     def answer(x: torch.Tensor) -> torch.Tensor:
         model = fitted(t=6, dictionary=[0, 2, 5]).condition_on_observations(x, Y[:2])
-        return model.hallucinate(x + 0.1).covariance_norm(Z)
+        return model.imagine(x + 0.1).at(Z).norm
 
     assert torch.autograd.gradcheck(answer, (Z[:2].clone().requires_grad_(),), eps=1e-6, atol=1e-4)
 
@@ -242,7 +244,7 @@ def test_draws_have_the_promised_frequencies() -> None:
     assert ((probs > 0.05) & (probs < 0.95)).any()
     generator, draws = torch.Generator().manual_seed(0), 2000
     for _ in range(draws):
-        places = nystrom._bernoulli(probs, generator, None)
+        places = nystrom._draw(probs, generator, None)
         counts += places
     deviation = (probs * (1 - probs) / draws).sqrt()
     assert ((counts / draws - probs).abs() <= 4.5 * deviation + 1e-12).all()
@@ -320,12 +322,13 @@ def test_single_precision() -> None:
 def test_hallucinated_points_lose_their_variance() -> None:
     _, _, Z = data(12, 3, 2)
     model = fitted(dictionary=[0])
-    hallucinated = model.hallucinate(Z[:2])
+    hallucinated = model.imagine(Z[:2])
     exact = ExactMultiTaskGP(Z[:2], torch.zeros(2, 3, dtype=torch.double), icm(3, 2).kernel, eta=0.1)
-    assert (hallucinated.covariance_norm(Z[:2]) <= exact.covariance_norm(Z[:2]) + 1e-9).all()
-    assert (hallucinated.covariance_norm(Z) <= model.covariance_norm(Z) + 1e-9).all()
-    assert hallucinated.dictionary_size == 3
-    assert fitted(t=0, dictionary=None).hallucinate(Z[:2]).dictionary_size == 2
+    assert (hallucinated.at(Z[:2]).norm <= exact.covariance_norm(Z[:2]) + 1e-9).all()
+    assert (hallucinated.at(Z).norm <= model.covariance_norm(Z) + 1e-9).all()
+    assert hallucinated.regression.dictionary_size == 3
+    assert torch.equal(hallucinated.at(Z).mean, model.mean(Z))
+    assert fitted(t=0, dictionary=None).imagine(Z[:2]).regression.dictionary_size == 2
 
 
 def test_the_sandwich_holds_at_the_promised_rate() -> None:
@@ -338,19 +341,19 @@ def test_the_sandwich_holds_at_the_promised_rate() -> None:
     for seed in range(100):
         X, Y, _ = data(rounds, 2, 1, seed)
         generator = torch.Generator().manual_seed(seed)
-        regression = NystromMultiTaskGP(X[:0], Y[:0], kernel, eta=0.1, oversampling=q).regression
+        regression = NystromMultiTaskGP(X[:0], Y[:0], kernel, eta=0.1, oversampling=q).surrogate.regression
         assert isinstance(regression, NystromRegression)
         for t in range(rounds):
             regression = regression.append(X[t : t + 1], Y[t : t + 1]).resample(generator)
         exact = ExactMultiTaskGP(X, Y, kernel, eta=0.1)
-        approximate, truth = regression.covariance(Z), exact.covariance(Z)
+        approximate, truth = regression.at(Z).covariance, exact.covariance(Z)
         gaps = torch.cat([rho * approximate - truth, rho * truth - approximate])
         failures += bool((torch.linalg.eigvalsh(gaps) < -1e-9).any())
         spent = 0.0  # the sum in Theorem 3's bound of the dictionary
-        exact_so_far = ExactMultiTaskGP(X[:0], Y[:0], kernel, eta=0.1).regression
+        exact_so_far = ExactMultiTaskGP(X[:0], Y[:0], kernel, eta=0.1).surrogate.regression
         for s in range(rounds):
             exact_so_far = exact_so_far.append(X[s : s + 1], Y[s : s + 1])
-            spent += exact_so_far.covariance_norm(X[s : s + 1]).item()
+            spent += exact_so_far.at(X[s : s + 1]).norm.item()
         largest = max(largest, regression.dictionary_size.item() / (6 * rho * q * (1 + 1 / 0.1) * spent))
     assert failures <= delta * 100
     assert largest <= 1
@@ -420,6 +423,6 @@ def test_task_matrix_of_each_batch_entry() -> None:
     )
     for i in range(2):
         alone = NystromMultiTaskGP(X, Y, ICMKernel(rbf(0.5), matrices[i]), eta=0.1, dictionary=torch.tensor(DICTIONARY))
-        close(batch.mean(Z)[i], alone.mean(Z), 1e-9)
-        close(batch.covariance_norm(Z)[i], alone.covariance_norm(Z), 1e-9)
+        close(batch.mean(Z)[i], alone.at(Z).mean, 1e-9)
+        close(batch.covariance_norm(Z)[i], alone.at(Z).norm, 1e-9)
         close(batch.info_gain[i], alone.info_gain, 1e-9)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from mtbo_torch import MTBKB, MTKB, ExactMultiTaskGP, ICMKernel, LinearScalarization, exact_radius, learning
 from mtbo_torch.confidence import mobo_radius
-from mtbo_torch.kernels import learned_kernel
+from mtbo_torch.kernels import default_kernel
 from mtbo_torch.strategies import ITBKB, ITKB, MOBO
 from mtbo_torch.strategies.kernelized import KernelStrategy
 
@@ -105,13 +105,12 @@ def test_the_model_is_what_the_strategy_believes_in_the_users_units(
     kind: type[KernelStrategy], where: dict[str, Tensor]
 ) -> None:
     chosen = run(strategy(kind, where), 10)
-    units = chosen._units
-    assert units is not None
-    inside = chosen._regression.mean(units.x(CHOICES))
-    mean, std = units.outcomes.means, units.outcomes.stdvs
+    units = chosen._surrogate.units
+    inside = chosen._surrogate.regression.at(units.scale_points(CHOICES)).mean
+    mean, std = units.offset, units.scale
     close(chosen.model.mean(CHOICES), inside * std + mean, 1e-10 if kind is MTKB else 1e-6)
     close(chosen.model.posterior(CHOICES).mean, chosen.model.mean(CHOICES), 1e-10)
-    assert torch.equal(chosen.model.train_inputs[0], units.x(chosen.train_X))
+    assert torch.equal(chosen.model.train_inputs[0], units.scale_points(chosen.train_X))
 
 
 def test_what_was_told_comes_back_as_it_was() -> None:
@@ -205,7 +204,7 @@ def test_known_kernels_can_have_their_noise_learned() -> None:
 def test_a_number_of_tasks_is_kernel_enough(where: dict[str, Tensor]) -> None:
     options = {"refit_every": 3, "num_restarts": 2, "raw_samples": 16}
     chosen = run(MTKB(2, **where, **options), 7)
-    expected = run(MTKB(learned_kernel(2, 2), **where, **options), 7)
+    expected = run(MTKB(default_kernel(2, 2), **where, **options), 7)
     assert torch.equal(chosen.train_X, expected.train_X)
     assert MTKB(2, choices=CHOICES, seed=[0, 1, 2], refit_every=3).ask().shape == (3, 1, 2)
 
@@ -235,16 +234,18 @@ def test_a_task_that_says_nothing_does_no_harm(kind: type[KernelStrategy]) -> No
 
     chosen = run(strategy(kind, {"bounds": BOUNDS}, refit_every=3), 9, constant)
     assert torch.isfinite(chosen.radius)
-    close(chosen._units.outcomes.stdvs[..., 1], torch.ones(1).double(), 0)
+    close(chosen._surrogate.units.scale[..., 1], torch.ones(1).double(), 0)
 
 
 def test_the_reference_point_is_the_best_seen() -> None:
     chosen = run(strategy(MTKB, {"choices": CHOICES}), 6)
-    scalarization = chosen._scalarization_of(torch.tensor([0.5, 0.5], dtype=torch.double))
-    standardised = (chosen.train_Y - chosen._units.outcomes.means) / chosen._units.outcomes.stdvs
-    close(scalarization.ref_point, standardised.amax(dim=0), 1e-12)
+    units = chosen._surrogate.units
+    scalarization = chosen.goal.scalarize(torch.tensor([0.5, 0.5], dtype=torch.double), units, chosen.train_Y)
+    standardized = (chosen.train_Y - units.offset) / units.scale
+    close(scalarization.ref_point, standardized.amax(dim=0), 1e-12)
     linear = run(strategy(MTKB, {"choices": CHOICES}, scalarization=LinearScalarization), 6)
-    assert isinstance(linear._scalarization_of(torch.ones(2).double()), LinearScalarization)
+    scalarized = linear.goal.scalarize(torch.ones(2).double(), linear._surrogate.units, linear.train_Y)
+    assert isinstance(scalarized, LinearScalarization)
 
 
 # Radii

@@ -83,7 +83,7 @@ def test_asking_for_several_spreads_them(where: dict[str, Tensor], schedule: str
 @pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
 def test_the_followed_choices_agree_with_the_model(schedule: str, build: Builder) -> None:
     mtbkb = run(strategy({"choices": CHOICES}, build=build, schedule=schedule), 5, q=2)
-    mean, norm = mtbkb._state.mean_and_norm()
+    mean, norm = (mtbkb._surrogate.tracked.mean, mtbkb._surrogate.tracked.norm)
     close(mean, mtbkb.model.mean(CHOICES), 1e-10)
     close(norm, mtbkb.model.covariance_norm(CHOICES), 1e-10)
 
@@ -138,13 +138,13 @@ def test_states_do_not_share_memory_and_broken_ones_are_refused() -> None:
 def test_unknown_horizons_double() -> None:
     mtbkb = strategy({"choices": CHOICES}, oversampling=None)
     run(mtbkb, 3)
-    assert mtbkb._nystrom(mtbkb._state).oversampling == theory_oversampling(64, 0.1, 0.5)
+    assert mtbkb._surrogate.regression.oversampling == theory_oversampling(64, 0.1, 0.5)
     x = CHOICES.repeat(2, 1)
     mtbkb.tell(x, objective(x))
-    assert mtbkb._nystrom(mtbkb._state).oversampling == theory_oversampling(128, 0.1, 0.5)
+    assert mtbkb._surrogate.regression.oversampling == theory_oversampling(128, 0.1, 0.5)
     resumed = strategy({"choices": CHOICES}, oversampling=None)
     resumed.load_state_dict(mtbkb.state_dict())
-    assert resumed._nystrom(resumed._state).oversampling == theory_oversampling(128, 0.1, 0.5)
+    assert resumed._surrogate.regression.oversampling == theory_oversampling(128, 0.1, 0.5)
 
 
 def test_dictionary_and_probabilities_can_be_read() -> None:
@@ -183,7 +183,7 @@ def test_trials_side_by_side_on_a_box_find_maximisers(kind: type) -> None:
     grid = torch.cartesian_prod(torch.linspace(0, 1, 15), torch.linspace(0, 2, 15)).double()
 
     def value(at: Tensor) -> Tensor:
-        mean, norm = together.model.mean_and_norm(at)
+        mean, norm = (together.model.at(at).mean, together.model.at(at).norm)
         return scalarization(mean) + (scalarization.lipschitz * radius).unsqueeze(-1) * norm.sqrt()
 
     assert (value(points).squeeze(-1) >= value(grid).amax(dim=-1) - 1e-3).all()

@@ -22,6 +22,7 @@ from mtbo_torch import (
     HypervolumeScalarization,
     ICMKernel,
     LinearScalarization,
+    ScalarizedMultiTaskUCB,
 )
 from mtbo_torch.strategies import ITBKB, ITKB, MOBO
 from mtbo_torch.strategies.kernelized import KernelStrategy
@@ -145,13 +146,16 @@ def test_the_hypervolume_is_maximised_by_its_chebyshev_scalarisation(kind: type[
 
 
 @both
-def test_a_point_of_a_box_is_a_maximiser(kind: type[KernelStrategy]) -> None:
+def test_a_point_of_a_box_is_a_maximizer(kind: type[KernelStrategy]) -> None:
     options = {"signs": SIGNS, "ref_point": REF, "constraints": LIMITS, "bound": "ellipsoid", "num_restarts": 8}
     chosen = run(strategy(kind, {"bounds": BOUNDS}, raw_samples=256, seed=[0, 1], **options), 4)
     radius, model = chosen.radius, chosen.model
     x = chosen.ask()
-    scalarization = chosen._scalarization_of(chosen.asked_weights[:, 0])
-    acqf = chosen._acquisition(model, scalarization, radius, None)
+    given = (chosen.asked_weights[:, 0], chosen._surrogate.units, chosen.train_Y)
+    worst = chosen.goal.find_lowest(*given)
+    acqf = ScalarizedMultiTaskUCB(
+        model, chosen.goal.scalarize(*given), radius, bound="ellipsoid", constraints=LIMITS, infeasible_value=worst
+    )
     grid = torch.cartesian_prod(torch.linspace(0, 1, 25), torch.linspace(0, 2, 25)).double()
     values = acqf(grid.reshape(-1, 1, 1, 2).expand(-1, 2, 1, 2))
     assert (acqf(x.unsqueeze(0)) >= values.amax(dim=0) - 1e-6).all()
@@ -211,10 +215,11 @@ def test_offsets_do_not_matter_from_the_first_value_on() -> None:
 def test_without_a_reference_point_a_learning_strategy_takes_the_best_seen_of_each_objective() -> None:
     chosen = strategy(MTKB, {"choices": CHOICES}, kernel=3, refit_every=1, signs=SIGNS)
     chosen.tell(CHOICES[:6], objective(CHOICES[:6]))
-    s = chosen._scalarization_of(torch.tensor([0.4, 0.6], dtype=torch.double))
+    weights = torch.tensor([0.4, 0.6], dtype=torch.double)
+    s = chosen.goal.scalarize(weights, chosen._surrogate.units, chosen.train_Y)
     Y = objective(CHOICES[:6])
-    standardised = (Y - Y.mean(dim=0)) / Y.std(dim=0)
-    best = torch.stack([standardised[:, 0].max(), (-standardised[:, 2]).max()])
+    standardized = (Y - Y.mean(dim=0)) / Y.std(dim=0)
+    best = torch.stack([standardized[:, 0].max(), (-standardized[:, 2]).max()])
     close(s.scalarization.ref_point.flatten(), best, 1e-9)
 
 
@@ -313,9 +318,9 @@ def test_a_batch_of_learning_trials_has_its_own_units() -> None:
     chosen = strategy(MTKB, {"choices": CHOICES}, **options)
     start = torch.stack([CHOICES[:5], CHOICES[5:10]])
     chosen.tell(start, objective(start))
-    limits = chosen._feasibility(chosen._scalarization_of(torch.tensor([[0.5, 0.5], [0.1, 0.9]]).double()))
+    weights, units = torch.tensor([[0.5, 0.5], [0.1, 0.9]]).double(), chosen._surrogate.units
     Y = objective(start)
-    close(limits["constraints"].offset, Y.mean(dim=1, keepdim=True), 1e-12)
-    close(limits["constraints"].scale, Y.std(dim=1, keepdim=True), 1e-12)
-    assert limits["infeasible_value"].shape == (2,)
+    close(units.offset, Y.mean(dim=1, keepdim=True), 1e-12)
+    close(units.scale, Y.std(dim=1, keepdim=True), 1e-12)
+    assert chosen.goal.find_lowest(weights, units, chosen.train_Y).shape == (2,)
     assert chosen.ask().shape == (2, 1, 2)
