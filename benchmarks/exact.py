@@ -49,7 +49,7 @@ def make_similarity_kernel(n: int) -> TaskSimilarityKernel:
 
 def fit(t: int, n: int, kernel: MultiTaskKernel) -> ExactMultiTaskGP:
     model = ExactMultiTaskGP(*make_data(t, n), covar_module=kernel, eta=0.1)
-    assert model.regression.num_observations == t
+    assert model.surrogate.regression.num_observations == t
     return model
 
 
@@ -124,7 +124,7 @@ def compare_append_with_refit(kernel: MultiTaskKernel, t: int = 2000, n: int = 9
     """Compare appending one point to a chain of appended points with fitting all points."""
     X, Y = make_data(t + 64, n)
     model = ExactMultiTaskGP(X[:t], Y[:t], covar_module=kernel, eta=0.1)
-    chain = [model.regression]
+    chain = [model.surrogate.regression]
 
     def append() -> None:
         i = chain[-1].num_observations
@@ -144,7 +144,7 @@ def measure_append_growth(n: int = 9) -> tuple[str, float]:
     for t in (1000, 4000):
         X, Y = make_data(t + 64, n)
         model = ExactMultiTaskGP(X[:t], Y[:t], covar_module=make_similarity_kernel(n), eta=0.1)
-        chains.append((X, Y, [model.regression]))
+        chains.append((X, Y, [model.surrogate.regression]))
 
     def make_append(X: Tensor, Y: Tensor, chain: list) -> Callable[[], None]:
         def append() -> None:

@@ -682,7 +682,7 @@ def test_the_best_values_are_those_seen() -> None:
     mtkb.tell(CHOICES[:3], y, allow_missing=True)
     mean, std = np.array([3.0, -3.0]), np.array([math.sqrt(8), math.sqrt(2)])
     expected = [*((np.array([5.0, -2.0]) - mean) / std), 0.0]
-    close(mtkb._scalarization_of(double([1.0, 1.0, 1.0])).ref_point, np.array(expected), 1e-12)
+    close(mtkb.goal.scalarize(double([1.0, 1.0, 1.0]), mtkb._surrogate.units, mtkb.train_Y).ref_point, np.array(expected), 1e-12)
 
 
 def test_one_trial_of_a_batch_may_see_nothing() -> None:

@@ -88,11 +88,12 @@ class KnownKernel:
 
     def memory(self, known: Knowledge) -> dict[str, Any]:
         """Return what :meth:`recall` needs, as plain values and tensors."""
+        units = known.surrogate.units
         return {
             "kernel": deepcopy(dict(known.kernel.state_dict())),
             "noise": known.noise.clone(),
-            "offset": known.surrogate.units.offset,
-            "scale": known.surrogate.units.scale,
+            "offset": None if units.offset is None else units.offset.clone(),
+            "scale": None if units.scale is None else units.scale.clone(),
             "renewed_at": known.renewed_at,
             "fresh_at": known.fresh_at,
         }

@@ -128,7 +128,7 @@ def test_states_do_not_share_memory_and_broken_ones_are_refused() -> None:
     mtbkb = run(strategy({"choices": CHOICES}, oversampling=None), 4)
     before, state = mtbkb.radius, mtbkb.state_dict()
     state["memory"]["regression"]["information"].fill_(99)
-    state["memory"]["followed"]["blocks"] = state["memory"]["followed"]["blocks"][..., :3, :, :]
+    state["memory"]["tracked"]["blocks"] = state["memory"]["tracked"]["blocks"][..., :3, :, :]
     assert torch.equal(mtbkb.radius, before)
     with pytest.raises(ValueError, match=r"state_dict should come from MTBKB.* changed after it was saved"):
         mtbkb.load_state_dict(state)

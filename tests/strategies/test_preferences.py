@@ -106,7 +106,7 @@ def value_of(
     else:
         norms = oracles.operator_norm(of_objectives[1])
         u = np.array([s(mu) for mu in of_objectives[0]]) + L * radius * np.sqrt(norms)
-    if chosen.constraints is None:
+    if chosen.goal.constraints is None:
         return u
     a, c = LIMITS[0][0].numpy(), LIMITS[1].item()
     p = norm.cdf((c - mean @ a) / np.sqrt(np.einsum("i,qij,j->q", a, covariances, a)))

@@ -51,7 +51,7 @@ def test_the_best_of_what_is_left_is_asked_for() -> None:
         strategy.tell(CHOICES[:6], values(CHOICES[:6]))
     best_of_all, best_left = places(free.ask()), places(once.ask())
     with torch.no_grad():
-        worth = once.scalarization(once.asked_weights)(once.model.mean(CHOICES)).flatten()
+        worth = once.goal.scalarization(once.asked_weights)(once.model.mean(CHOICES)).flatten()
     assert best_of_all == [int(worth.argmax())]
     assert best_left == [6 + int(worth[6:].argmax())]
 

@@ -78,11 +78,11 @@ def test_a_strategy_shows_its_best_observations() -> None:
 def test_roles_of_tasks_and_constraints_are_said() -> None:
     limits = torch.tensor([[0.0, 0.0, 1.0]], dtype=torch.double), torch.tensor([0.3], dtype=torch.double)
     first, second = repr(told(signs=(1, -1, 0), constraints=limits)).splitlines()[:2]
-    assert first.endswith(f"; {sum(y <= 0.3 for y in VALUES[:, 2].tolist())} of 40 keep the constraints")
+    assert first.endswith(f"; {sum(y <= 0.3 for y in VALUES[:, 2].tolist())} of 40 satisfy the constraints")
     assert second.split("x_2")[1].split("  ") == ["", "task 1 (max)", "task 2 (min)", "task 3 (watched)"]
     never = limits[0], torch.tensor([-10.0], dtype=torch.double)
     assert repr(told(constraints=never)) == (
-        "MTKB: 40 observations of 3 tasks, 2 inputs in a box; 0 of 40 keep the constraints"
+        "MTKB: 40 observations of 3 tasks, 2 inputs in a box; 0 of 40 satisfy the constraints"
     )
 
 
