@@ -103,6 +103,7 @@ def start(arguments: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
+@pytest.mark.slow  # tests/test_faults.py kills some runs quickly
 def test_killed_and_continued_ends_with_the_same_table(tmp_path: Path) -> None:
     arguments = ["reproduce", "fig1b", "--trials", "2", "--rounds", "60", "--algorithms", "MT-BKB", "IT-KB", "--out"]
     main([*arguments, str(tmp_path / "whole")])
@@ -145,7 +146,9 @@ def test_an_interrupted_part_is_finished_whatever_is_asked_next(
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("killing", [False, True], ids=["all well", "a worker killed"])
+@pytest.mark.parametrize(
+    "killing", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["all well", "a worker killed"]
+)
 def test_a_cluster_gives_the_same_table(killing: bool, tmp_path: Path) -> None:
     from distributed import LocalCluster
 
