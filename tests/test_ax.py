@@ -294,7 +294,10 @@ def hypervolume(Y: Tensor) -> float:
     return Hypervolume(torch.tensor([-15.0, -15.0])).compute(Y[is_non_dominated(Y)])
 
 
-@pytest.mark.parametrize(("objective", "options"), [("-cost, output", {}), ("output, -cost", {"radius": 1.0})])
+@pytest.mark.parametrize(
+    ("objective", "options"),
+    [("-cost, output", {}), pytest.param("output, -cost", {"radius": 1.0}, marks=pytest.mark.slow)],
+)
 def test_ten_trials(objective: str, options: dict[str, object]) -> None:
     client = client_of(objective, **options)
     Y = objectives(run(client, 10))
@@ -343,6 +346,7 @@ def test_tracked_metrics_are_learned_but_not_optimised() -> None:
     assert model_of(client).num_outputs == 3
 
 
+@pytest.mark.slow
 def test_an_outcome_constraint_on_a_metric_that_is_no_objective() -> None:
     def measured(point: Point) -> Outcomes:
         return evaluated(point) | {"size": point["x"]}

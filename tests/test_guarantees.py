@@ -75,7 +75,9 @@ def shares(trace: Trace) -> list[float]:
     [
         (MTKB, {}),
         (MTKB, {"bound": "ellipsoid", "scalarization": LinearScalarization}),
-        (MTBKB, {"epsilon": 0.5, "oversampling": theory_oversampling(ROUNDS, DELTA, 0.5)}),
+        pytest.param(
+            MTBKB, {"epsilon": 0.5, "oversampling": theory_oversampling(ROUNDS, DELTA, 0.5)}, marks=pytest.mark.slow
+        ),
     ],
     ids=["MT-KB", "MT-KB-ellipsoid", "MT-BKB"],
 )
@@ -93,7 +95,12 @@ def test_half_of_the_norm_is_missed_on_random_functions_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("noise", "dtype"), [(torch.randn, torch.double), (torch.randn, torch.float), (signs, torch.double)]
+    ("noise", "dtype"),
+    [
+        (signs, torch.double),
+        pytest.param(torch.randn, torch.double, marks=pytest.mark.slow),
+        pytest.param(torch.randn, torch.float, marks=pytest.mark.slow),
+    ],
 )
 def test_where_the_bound_is_almost_attained_it_holds(noise: Noise, dtype: torch.dtype) -> None:
     trace = run(MTKB, one_point(dtype), 0.5, noise)
@@ -108,14 +115,21 @@ def test_a_large_delta_is_used() -> None:
     assert 0.5 <= share_covered(trace.needed_in_all, trace.radius) < 0.95
 
 
-@pytest.mark.parametrize("name", [name for name in BROKEN if "of b" not in name])
+NOISE_PARTS = [name for name in BROKEN if "of b" not in name]
+
+
+@pytest.mark.parametrize(
+    "name", [*NOISE_PARTS[:2], *(pytest.param(name, marks=pytest.mark.slow) for name in NOISE_PARTS[2:])]
+)
 def test_a_wrong_noise_part_is_found_out(name: str) -> None:
     with broken(BROKEN[name]):
         trace = run(MTKB, one_point(), 0.5)
     assert share_covered(trace.needed_in_all, trace.radius) < 1 - DELTA
 
 
-@pytest.mark.parametrize("name", [None, "sigma dropped", "another eta (4 times)"])
+@pytest.mark.parametrize(
+    "name", ["sigma dropped", *(pytest.param(name, marks=pytest.mark.slow) for name in (None, "another eta (4 times)"))]
+)
 def test_a_wrong_noise_part_of_mtbkb_is_found_out(name: str | None) -> None:
     # The smaller epsilon, the less the radius counts on the dictionary being worse than it is.
     with broken(BROKEN[name]) if name else nullcontext():
@@ -126,7 +140,12 @@ def test_a_wrong_noise_part_of_mtbkb_is_found_out(name: str | None) -> None:
 
 # Theorem 3 counts b twice, so MT-BKB does not miss half of it.
 @pytest.mark.parametrize(
-    ("kind", "name"), [(MTKB, "half of b left out"), (MTBKB, "three quarters of b left out")], ids=["MT-KB", "MT-BKB"]
+    ("kind", "name"),
+    [
+        (MTKB, "half of b left out"),
+        pytest.param(MTBKB, "three quarters of b left out", marks=pytest.mark.slow),
+    ],
+    ids=["MT-KB", "MT-BKB"],
 )
 def test_a_wrong_norm_is_found_out_by_the_bound_and_by_the_certificate(kind: type, name: str) -> None:
     options = {"epsilon": 0.1, "oversampling": None} if kind is MTBKB else {}
