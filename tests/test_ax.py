@@ -339,6 +339,7 @@ def test_pending_trials_completed_in_another_order() -> None:
     assert model_of(client).train_targets.shape == (6, 2)
 
 
+@pytest.mark.slow
 def test_tracked_metrics_are_learned_but_not_optimised() -> None:
     client = client_of(radius=1.0)
     run(client, 4, lambda point: evaluated(point) | {"third": point["x"]})

@@ -223,7 +223,6 @@ ALONE_OR_NOT = [(icm, False), (commuting_sum, True), (general_sum, False)]
 OTHERS = [(build, batched) for build in PATHS for batched in (False, True) if (build, batched) not in ALONE_OR_NOT]
 
 
-@both_dtypes
 @pytest.mark.parametrize("cls", [ExactMultiTaskGP, NystromMultiTaskGP])
 @pytest.mark.parametrize(
     ("build", "batched"),
@@ -339,6 +338,16 @@ def test_what_was_moved_is_forgotten_and_fitted_again(place: Place) -> None:
 
 # Acquisition functions
 
+# Each model and each bound once; the other two pairs are slow.
+models_and_bounds = pytest.mark.parametrize(
+    ("cls", "bound"),
+    [
+        (ExactMultiTaskGP, "norm"),
+        (NystromMultiTaskGP, "ellipsoid"),
+        pytest.param(ExactMultiTaskGP, "ellipsoid", marks=slow),
+        pytest.param(NystromMultiTaskGP, "norm", marks=slow),
+    ],
+)
 OBJECTIVES = torch.tensor([[1.0, 0.0, 0.0], [0.0, -1.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.double)
 CONSTRAINTS = (
     torch.tensor([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 1.0, 1.0]], dtype=torch.double),
@@ -397,8 +406,7 @@ def value_and_gradient(place: Place, kind: Kind, acqf: ScalarizedMultiTaskUCB, c
     return {"value": value.detach(), "gradient": points.grad}
 
 
-@pytest.mark.parametrize("cls", [ExactMultiTaskGP, NystromMultiTaskGP])
-@pytest.mark.parametrize("bound", ["norm", "ellipsoid"])
+@models_and_bounds
 @pytest.mark.parametrize(
     "options",
     [
@@ -423,8 +431,7 @@ def test_an_acquisition_never_waits(place: Place, dtype: torch.dtype, cls: type,
     check(place, dtype, scenario)
 
 
-@pytest.mark.parametrize("cls", [ExactMultiTaskGP, NystromMultiTaskGP])
-@pytest.mark.parametrize("bound", ["norm", "ellipsoid"])
+@models_and_bounds
 @pytest.mark.parametrize(
     ("base", "count"),
     [
@@ -454,8 +461,7 @@ def _not_commuting() -> SumOfSeparableKernel:
     return SumOfSeparableKernel([ICMKernel(rbf(0.5), OBJECTIVES.abs() + 0.3), ICMKernel(matern(0.8), lopsided)])
 
 
-@pytest.mark.parametrize("cls", [ExactMultiTaskGP, NystromMultiTaskGP])
-@pytest.mark.parametrize("bound", ["norm", "ellipsoid"])
+@models_and_bounds
 @pytest.mark.parametrize(
     "options",
     [
@@ -495,8 +501,7 @@ def asked(place: Place, kind: Kind, cls: type, q: int = 1, **options: Any) -> An
     return answers
 
 
-@pytest.mark.parametrize("cls", [ExactMultiTaskGP, NystromMultiTaskGP])
-@pytest.mark.parametrize("bound", ["norm", "ellipsoid"])
+@models_and_bounds
 @pytest.mark.parametrize("way", ["alone", "two of some tasks beside another"])
 @pytest.mark.parametrize(
     "build",
@@ -557,7 +562,11 @@ MODELS: dict[str, Callable[[], dict[str, Any]]] = {
     ("cls", "name"),
     [
         *((ExactMultiTaskGP, name) for name in MODELS),
-        *((NystromMultiTaskGP, name) for name in MODELS if "missing" not in name),
+        (NystromMultiTaskGP, "variances of values"),
+        *(
+            pytest.param(NystromMultiTaskGP, name, marks=slow)
+            for name in ("variances of tasks", "transforms", "a mean")
+        ),
     ],
 )
 def test_no_model_of_ours_makes_it_wait(place: Place, cls: type, bound: str, way: str, name: str) -> None:
@@ -650,13 +659,14 @@ def objective(x: Tensor) -> Tensor:
     return torch.cat([x.sum(dim=-1, keepdim=True).sin(), -x.square().sum(dim=-1, keepdim=True)], dim=-1)
 
 
-# Every strategy is also asked how often it waits; the longest runs are slow.
+# The longest runs are slow.
 QUICK = ["MTKB on choices", "MTBKB, trials", "MTBKB, delayed", "MTKB, constrained", "MTKB, pending"]
-
-
-@pytest.mark.parametrize(
+every_strategy = pytest.mark.parametrize(
     "name", [*QUICK, *(pytest.param(name, marks=slow) for name in STRATEGIES if name not in QUICK)]
 )
+
+
+@every_strategy
 def test_strategies(place: Place, dtype: torch.dtype, name: str) -> None:
     def scenario(kind: Kind) -> Answers:
         strategy, q = started(kind, name)
@@ -670,7 +680,7 @@ def test_strategies(place: Place, dtype: torch.dtype, name: str) -> None:
     check(place, dtype, scenario, tolerance=1e-4)
 
 
-@pytest.mark.parametrize("name", list(STRATEGIES))
+@every_strategy
 def test_waits_in_a_round(place: Place, name: str) -> None:
     strategy, q = started(Kind(place.device, torch.double), name)
     for _ in range(5):

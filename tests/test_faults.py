@@ -152,7 +152,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_table(
         lives += 1
 
 
-@pytest.mark.parametrize("size", [400, 6_000])
+@pytest.mark.parametrize("size", [pytest.param(400, marks=pytest.mark.slow), 6_000])
 def test_files_that_cannot_grow(size: int, server: Server, whole: tuple[dict[str, str], float], tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert server.run([*PANEL, str(out)], before=str(size)) == 2
@@ -302,8 +302,16 @@ def go_on_elsewhere(source: str, target: str) -> None:
     torch.save(ends, target)
 
 
-def test_a_strategy_goes_on_in_another_process_bit_for_bit(tmp_path: Path) -> None:
-    begun = {name: advance(build(), 3) for name, build in CASES.items()}
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["MTKB, trials", "MTBKB on choices", "MTKB that learns", "Sobol"],
+        pytest.param(list(CASES), marks=pytest.mark.slow),
+    ],
+    ids=["some", "all"],
+)
+def test_a_strategy_goes_on_in_another_process_bit_for_bit(names: list[str], tmp_path: Path) -> None:
+    begun = {name: advance(CASES[name](), 3) for name in names}
     torch.save({name: strategy.state_dict() for name, strategy in begun.items()}, tmp_path / "begun.pt")
     code = "import sys, conftest, test_faults; test_faults.go_on_elsewhere(*sys.argv[1:])"
     command = [sys.executable, "-c", code, str(tmp_path / "begun.pt"), str(tmp_path / "ends.pt")]

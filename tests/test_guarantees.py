@@ -89,6 +89,7 @@ def test_random_functions_stay_inside_and_regrets_below_the_certificate(kind: ty
     assert trace.regret[:, -1].min() > 0
 
 
+@pytest.mark.slow
 def test_half_of_the_norm_is_missed_on_random_functions_too() -> None:
     with broken(BROKEN["half of b left out"]):
         assert max(shares(run(MTKB, random_functions(), 0.1))) < 1 - DELTA
@@ -110,6 +111,7 @@ def test_where_the_bound_is_almost_attained_it_holds(noise: Noise, dtype: torch.
     assert share_covered(trace.needed_in_all, 0.75 * trace.radius) < 1 - DELTA
 
 
+@pytest.mark.slow
 def test_a_large_delta_is_used() -> None:
     trace = run(MTKB, one_point(), 0.5, delta=0.5)
     assert 0.5 <= share_covered(trace.needed_in_all, trace.radius) < 0.95

@@ -1037,8 +1037,15 @@ def test_the_estimate_of_a_task_matrix_is_numpys_and_the_most_likely_one() -> No
         assert likelihood(best) > max(likelihood(best + step), likelihood(best @ torch.linalg.inv(best + step) @ best))
 
 
-@every_model
-@pytest.mark.parametrize("kernel", [RBFKernel, pytest.param(MaternKernel, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("model_class", "kernel"),
+    [
+        (ExactMultiTaskGP, RBFKernel),
+        pytest.param(ExactMultiTaskGP, MaternKernel, marks=pytest.mark.slow),
+        pytest.param(NystromMultiTaskGP, RBFKernel, marks=pytest.mark.slow),
+        pytest.param(NystromMultiTaskGP, MaternKernel, marks=pytest.mark.slow),
+    ],
+)
 def test_fits_survive_repeated_points_and_constant_tasks(model_class: ModelClass, kernel: type[Kernel]) -> None:
     for seed in range(6):
         X, Y = seeded(6, 2, seed=seed), seeded(6, 2, seed=seed + 50)

@@ -183,8 +183,10 @@ def test_members_of_a_batch_miss_values_of_their_own(build: Builder, eta: Any) -
 
 
 @every_path
-@every_portion
-@pytest.mark.parametrize("batch", [(), (2,)])
+@pytest.mark.parametrize(
+    ("hide", "batch"),
+    [(half_of_a_task, ()), (half_of_a_task, (2,)), (one_task_at_a_point, ()), (a_whole_row, (2,)), (everything, ())],
+)
 def test_appending_is_fitting_at_once(build: Builder, hide: Callable[[Tensor], Tensor], batch: tuple[int, ...]) -> None:
     X, Y, Z = data(12, N, 2)
     Y = torch.cat([Y[:3], hide(Y[3:9]), Y[9:]])  # first complete, then not, then complete again
@@ -566,7 +568,17 @@ CHOICES = BOUNDS[0] + (BOUNDS[1] - BOUNDS[0]) * torch.rand(
 SPACES = [{"bounds": BOUNDS}, {"choices": CHOICES}]
 space = pytest.mark.parametrize("where", SPACES, ids=["bounds", "choices"])
 learning = pytest.mark.parametrize("refit_every", [None, 3, pytest.param(1, marks=pytest.mark.slow)])
-trials = pytest.mark.parametrize("seed", [0, [0, 1]], ids=["one trial", "two trials"])
+# One trial in a box and two on choices; the other way round is slow.
+trials_in_a_space = pytest.mark.parametrize(
+    ("where", "seed"),
+    [
+        (SPACES[0], 0),
+        (SPACES[1], [0, 1]),
+        pytest.param(SPACES[1], 0, marks=pytest.mark.slow),
+        pytest.param(SPACES[0], [0, 1], marks=pytest.mark.slow),
+    ],
+    ids=["a trial in a box", "trials on choices", "a trial on choices", "trials in a box"],
+)
 
 
 def objective(x: Tensor) -> Tensor:
@@ -591,9 +603,8 @@ def run(mtkb: MTKB, rounds: int, q: int = 1, f: Callable[[Tensor], Tensor] = obj
     return mtkb
 
 
-@space
+@trials_in_a_space
 @learning
-@trials
 def test_a_loop_with_missing_values(where: dict[str, Tensor], refit_every: int | None, seed: Any) -> None:
     mtkb = run(run(strategy(where, refit_every, seed), 4), 2, q=2)
     assert mtkb.train_Y.isnan().any()
@@ -621,9 +632,8 @@ def test_a_choice_is_the_maximiser_given_what_was_seen() -> None:
     assert torch.equal(chosen[0], CHOICES[int(np.argmax(values))])
 
 
-@space
+@trials_in_a_space
 @learning
-@trials
 def test_saving_continues_bit_for_bit(where: dict[str, Tensor], refit_every: int | None, seed: Any) -> None:
     mtkb = run(strategy(where, refit_every, seed), 5)
     mtkb.ask()

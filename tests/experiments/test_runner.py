@@ -43,6 +43,7 @@ def test_trials_batched_or_one_by_one(experiment: str, algorithm: str) -> None:
             torch.testing.assert_close(column[0], together[name][place], atol=1e-9, rtol=tolerance, equal_nan=True)
 
 
+@pytest.mark.slow
 def test_a_dictionary_does_not_depend_on_those_beside_it() -> None:
     settings = Settings(rounds=100)
     together, _ = run_part(Part("rkhs-2-chebyshev", "IT-BKB", tuple(range(10)), settings))

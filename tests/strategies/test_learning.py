@@ -108,8 +108,7 @@ def test_units_do_not_matter(kind: type[KernelStrategy], where: dict[str, Tensor
     close(theirs.radius, ours.radius, 1e-2)  # to the tolerance of the fit
 
 
-@both
-@space
+@one_space_each
 def test_the_model_is_what_the_strategy_believes_in_the_users_units(
     kind: type[KernelStrategy], where: dict[str, Tensor]
 ) -> None:
