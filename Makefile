@@ -4,7 +4,7 @@ READY := .venv/.ready
 # What is run under torch's other default dtype as well; the whole of tests/ can be.
 OTHER_DEFAULT := tests/test_kernels.py tests/test_models.py tests/test_acquisition.py tests/regression tests/strategies
 
-.PHONY: demo test notebooks bench bench-nystrom bench-batching bench-learning bench-botorch bench-guarantees clean
+.PHONY: demo test test-all notebooks bench bench-nystrom bench-batching bench-learning bench-botorch bench-guarantees clean
 
 demo: $(READY)
 	$(BIN)/mtbo-torch demo
@@ -14,6 +14,10 @@ test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto
+
+# What `make test` leaves out: the slow tests, and some again under torch's other default dtype.
+test-all: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto -m "slow and not cuda"
 	MTBO_TEST_DTYPE=float64 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto $(OTHER_DEFAULT)
 
 notebooks: $(READY)

@@ -117,6 +117,10 @@ KERNELS: list[Builder] = [
     independent,
 ]
 
+# One for each way through the regressions: k B, with equal eigenvalues, and singular; sums of matrices that commute
+# and of any; and unrelated tasks.
+PATHS: list[Builder] = [icm, similarity, identical_tasks, commuting_sum, general_sum, independent]
+
 
 def data(t: int, n: int, d: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     """Training points, values, and seven other points."""

@@ -14,7 +14,7 @@ from botorch.exceptions.warnings import BotorchWarning
 from botorch.models import KroneckerMultiTaskGP, ModelListGP, MultiTaskGP, SingleTaskGP
 from botorch.models.transforms import Standardize
 from botorch.optim import optimize_acqf, optimize_acqf_discrete, optimize_acqf_mixed
-from catalogue import KERNELS, Builder, data, icm, rbf, scaled, task_matrix
+from catalogue import KERNELS, PATHS, Builder, data, icm, rbf, scaled, task_matrix
 from suites import close
 from torch import Tensor
 
@@ -45,7 +45,7 @@ def acquisition(model: ExactMultiTaskGP, radius: float = 1.5, **kwargs: object) 
     return ScalarizedMultiTaskUCB(model, ChebyshevScalarization(weights(model.num_outputs)), radius, **kwargs)
 
 
-@pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", PATHS, ids=lambda build: build.__name__)
 @pytest.mark.parametrize("eta", [0.1, (0.1, 0.2, 0.3)], ids=["one noise", "noise of each task"])
 @pytest.mark.parametrize("scalarization", [LinearScalarization, ChebyshevScalarization])
 def test_gradients(build: Builder, eta: object, scalarization: type) -> None:

@@ -294,7 +294,10 @@ def hypervolume(Y: Tensor) -> float:
     return Hypervolume(torch.tensor([-15.0, -15.0])).compute(Y[is_non_dominated(Y)])
 
 
-@pytest.mark.parametrize(("objective", "options"), [("-cost, output", {}), ("output, -cost", {"radius": 1.0})])
+@pytest.mark.parametrize(
+    ("objective", "options"),
+    [("-cost, output", {}), pytest.param("output, -cost", {"radius": 1.0}, marks=pytest.mark.slow)],
+)
 def test_ten_trials(objective: str, options: dict[str, object]) -> None:
     client = client_of(objective, **options)
     Y = objectives(run(client, 10))
@@ -336,6 +339,7 @@ def test_pending_trials_completed_in_another_order() -> None:
     assert model_of(client).train_targets.shape == (6, 2)
 
 
+@pytest.mark.slow
 def test_tracked_metrics_are_learned_but_not_optimised() -> None:
     client = client_of(radius=1.0)
     run(client, 4, lambda point: evaluated(point) | {"third": point["x"]})
@@ -343,6 +347,7 @@ def test_tracked_metrics_are_learned_but_not_optimised() -> None:
     assert model_of(client).num_outputs == 3
 
 
+@pytest.mark.slow
 def test_an_outcome_constraint_on_a_metric_that_is_no_objective() -> None:
     def measured(point: Point) -> Outcomes:
         return evaluated(point) | {"size": point["x"]}

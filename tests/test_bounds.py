@@ -12,7 +12,7 @@ import pytest
 import torch
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.models import KroneckerMultiTaskGP, ModelListGP, MultiTaskGP, SingleTaskGP
-from catalogue import KERNELS, Builder, data, general_sum, icm, independent, rbf, task_matrix
+from catalogue import PATHS, Builder, data, general_sum, icm, independent, rbf, task_matrix
 from suites import close
 from torch import Tensor
 
@@ -44,7 +44,7 @@ CHOICES = torch.rand(40, 2, generator=torch.Generator().manual_seed(0), dtype=to
 BOX = torch.tensor([[0.0, 0.0], [1.0, 2.0]], dtype=torch.double)
 
 Moments = tuple[np.ndarray, np.ndarray]
-builds = pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
+builds = pytest.mark.parametrize("build", PATHS, ids=lambda build: build.__name__)
 noises = pytest.mark.parametrize("eta", [0.1, (0.1, 0.2, 0.3)], ids=["one noise", "noise of each task"])
 models = pytest.mark.parametrize("kind", [ExactMultiTaskGP, NystromMultiTaskGP], ids=["exact", "nystrom"])
 

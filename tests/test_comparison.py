@@ -142,6 +142,7 @@ def test_units_move_all_densities_alike() -> None:
         assert moved.difference == pytest.approx(row.difference, abs=0.1)
 
 
+@pytest.mark.slow
 def test_tasks_that_share_nearly_everything_gain() -> None:
     # One data set of this size is called clear about every second time; four together are.
     comparisons = [compare_kernels(*draw(40, 3, 2, seed, shared=0.95)) for seed in range(4)]
@@ -162,6 +163,7 @@ def test_opposed_tasks_gain() -> None:
     assert signs[0] == -signs[1] == signs[2]
 
 
+@pytest.mark.slow
 def test_unrelated_tasks_are_not_said_to_gain() -> None:
     verdicts = [compare_kernels(*draw(20, 2, 1, seed, shared=0.0)).verdict for seed in range(8)]
     # At two standard errors mistakes are to be expected: if one in twenty is, two of eight or more have 6 %.

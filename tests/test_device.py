@@ -14,7 +14,7 @@ import torch
 from botorch.fit import fit_gpytorch_mll
 from botorch.models.transforms import Normalize, Standardize
 from botorch.optim import optimize_acqf
-from catalogue import KERNELS, Builder, data, icm, matern, rbf, scaled
+from catalogue import KERNELS, PATHS, Builder, commuting_sum, data, general_sum, icm, matern, rbf, scaled
 from gpytorch.kernels import LinearKernel
 from gpytorch.means import ConstantMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
@@ -42,6 +42,7 @@ from mtbo_torch.experiments.runner import Part, run_part
 from mtbo_torch.kernel_adapters import ScalarAdapter
 from mtbo_torch.scalarizations import ObjectiveScalarization
 
+slow = pytest.mark.slow
 Answers = dict[str, Tensor]
 # Norms of matrices are computed in another way than on the CPU, which tests/regression/test_norm.py compares.
 OTHER_NORMS = 100.0
@@ -93,9 +94,13 @@ class Kind:
         return tensor.to(device=self.device, dtype=self.dtype)
 
 
-@pytest.fixture(params=[(torch.double, torch.float), (torch.float, torch.double)], ids=["float64", "float32"])
+DTYPES = [(torch.double, torch.float), (torch.float, torch.double)]
+both_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"], indirect=True)
+
+
+@pytest.fixture(params=[DTYPES[0], pytest.param(DTYPES[1], marks=slow)], ids=["float64", "float32"])
 def dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
-    """Of the data; the default is the other one."""
+    """Of the data; the default is the other one. Single precision is slow unless a test asks for both."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(request.param[1])
     yield request.param[0]
@@ -202,6 +207,7 @@ def test_gradients_and_views(place: Place) -> None:
 # Kernels and models
 
 
+@both_dtypes
 @pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
 def test_kernels(place: Place, dtype: torch.dtype, build: Builder) -> None:
     def scenario(kind: Kind) -> Answers:
@@ -212,9 +218,17 @@ def test_kernels(place: Place, dtype: torch.dtype, build: Builder) -> None:
     check(place, dtype, scenario)
 
 
-@pytest.mark.parametrize("batched", [False, True], ids=["one", "batch"])
+# Each kernel alone or in a batch; the other way, and kernels that take no other way, are slow.
+ALONE_OR_NOT = [(icm, False), (commuting_sum, True), (general_sum, False)]
+OTHERS = [(build, batched) for build in PATHS for batched in (False, True) if (build, batched) not in ALONE_OR_NOT]
+
+
 @pytest.mark.parametrize("cls", [ExactMultiTaskGP, NystromMultiTaskGP])
-@pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
+@pytest.mark.parametrize(
+    ("build", "batched"),
+    [*ALONE_OR_NOT, *(pytest.param(*other, marks=slow) for other in OTHERS)],
+    ids=lambda value: getattr(value, "__name__", "batch" if value else "one"),
+)
 def test_models(place: Place, dtype: torch.dtype, build: Builder, cls: type, batched: bool) -> None:
     def scenario(kind: Kind) -> Answers:
         X, Y, Z = map(kind, data(8, 3, 2))
@@ -257,7 +271,7 @@ def _answers(model: Any, Z: Tensor) -> Answers:
     return answers
 
 
-@pytest.mark.parametrize("build", KERNELS[:6:5] + KERNELS[-2:], ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", [icm, general_sum], ids=lambda build: build.__name__)
 @pytest.mark.parametrize("share", [0.1, 0.7])
 def test_missing_values(place: Place, dtype: torch.dtype, build: Builder, share: float) -> None:
     def scenario(kind: Kind) -> Answers:
@@ -273,6 +287,7 @@ def test_missing_values(place: Place, dtype: torch.dtype, build: Builder, share:
     check(place, dtype, scenario, rounding=OTHER_NORMS)
 
 
+@both_dtypes
 @pytest.mark.parametrize("cls", [ExactMultiTaskGP, NystromMultiTaskGP])
 def test_noises_and_transforms(place: Place, dtype: torch.dtype, cls: type) -> None:
     def scenario(kind: Kind) -> Answers:
@@ -323,6 +338,16 @@ def test_what_was_moved_is_forgotten_and_fitted_again(place: Place) -> None:
 
 # Acquisition functions
 
+# Each model and each bound once; the other two pairs are slow.
+models_and_bounds = pytest.mark.parametrize(
+    ("cls", "bound"),
+    [
+        (ExactMultiTaskGP, "norm"),
+        (NystromMultiTaskGP, "ellipsoid"),
+        pytest.param(ExactMultiTaskGP, "ellipsoid", marks=slow),
+        pytest.param(NystromMultiTaskGP, "norm", marks=slow),
+    ],
+)
 OBJECTIVES = torch.tensor([[1.0, 0.0, 0.0], [0.0, -1.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.double)
 CONSTRAINTS = (
     torch.tensor([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 1.0, 1.0]], dtype=torch.double),
@@ -381,17 +406,14 @@ def value_and_gradient(place: Place, kind: Kind, acqf: ScalarizedMultiTaskUCB, c
     return {"value": value.detach(), "gradient": points.grad}
 
 
-@pytest.mark.parametrize("cls", [ExactMultiTaskGP, NystromMultiTaskGP])
-@pytest.mark.parametrize("bound", ["norm", "ellipsoid"])
+@models_and_bounds
 @pytest.mark.parametrize(
     "options",
     [
         {},
         {"linear": True},
-        {"is_constrained": True},
         {"is_constrained": True, "infeasible_value": -3.0},
         {"objectives": OBJECTIVES},
-        {"objectives": OBJECTIVES, "is_constrained": True},
         {"num_pending": 2},
         {"num_pending": 2, "is_constrained": True},
         {"where": "host", "is_constrained": True, "objectives": OBJECTIVES},
@@ -409,10 +431,17 @@ def test_an_acquisition_never_waits(place: Place, dtype: torch.dtype, cls: type,
     check(place, dtype, scenario)
 
 
-@pytest.mark.parametrize("cls", [ExactMultiTaskGP, NystromMultiTaskGP])
-@pytest.mark.parametrize("bound", ["norm", "ellipsoid"])
-@pytest.mark.parametrize("count", [9, 100])
-@pytest.mark.parametrize("base", list(BASES))
+@models_and_bounds
+@pytest.mark.parametrize(
+    ("base", "count"),
+    [
+        ("RBF", 100),
+        ("sums and products", 9),
+        pytest.param("scaled Matern", 9, marks=slow),
+        pytest.param("scaled Matern", 100, marks=slow),
+        pytest.param("sums and products", 100, marks=slow),
+    ],
+)
 def test_no_kernel_of_these_makes_it_wait(place: Place, cls: type, bound: str, count: int, base: str) -> None:
     def scenario(kind: Kind) -> Answers:
         acqf = acquisition(kind, cls, base, bound=bound, is_constrained=True)
@@ -432,8 +461,7 @@ def _not_commuting() -> SumOfSeparableKernel:
     return SumOfSeparableKernel([ICMKernel(rbf(0.5), OBJECTIVES.abs() + 0.3), ICMKernel(matern(0.8), lopsided)])
 
 
-@pytest.mark.parametrize("cls", [ExactMultiTaskGP, NystromMultiTaskGP])
-@pytest.mark.parametrize("bound", ["norm", "ellipsoid"])
+@models_and_bounds
 @pytest.mark.parametrize(
     "options",
     [
@@ -473,10 +501,13 @@ def asked(place: Place, kind: Kind, cls: type, q: int = 1, **options: Any) -> An
     return answers
 
 
-@pytest.mark.parametrize("cls", [ExactMultiTaskGP, NystromMultiTaskGP])
-@pytest.mark.parametrize("bound", ["norm", "ellipsoid"])
+@models_and_bounds
 @pytest.mark.parametrize("way", ["alone", "two of some tasks beside another"])
-@pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
+@pytest.mark.parametrize(
+    "build",
+    [icm, general_sum, *(pytest.param(build, marks=slow) for build in PATHS if build not in (icm, general_sum))],
+    ids=lambda build: build.__name__,
+)
 def test_no_way_to_ask_makes_it_wait(place: Place, cls: type, bound: str, way: str, build: Builder) -> None:
     def scenario(kind: Kind) -> Answers:
         return asked(place, kind, cls, bound=bound, kernel=build(3, 2).kernel, **WAYS_TO_ASK[way])
@@ -517,13 +548,25 @@ MODELS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("bound", ["norm", "ellipsoid"])
-@pytest.mark.parametrize("way", list(WAYS_TO_ASK))
+@pytest.mark.parametrize(
+    ("way", "bound"),
+    [
+        ("some tasks", "norm"),
+        ("two of some tasks beside another", "ellipsoid"),
+        pytest.param("some tasks", "ellipsoid", marks=slow),
+        pytest.param("two of some tasks beside another", "norm", marks=slow),
+        pytest.param("two at a time", "norm", marks=slow),
+    ],
+)
 @pytest.mark.parametrize(
     ("cls", "name"),
     [
         *((ExactMultiTaskGP, name) for name in MODELS),
-        *((NystromMultiTaskGP, name) for name in MODELS if "missing" not in name),
+        (NystromMultiTaskGP, "variances of values"),
+        *(
+            pytest.param(NystromMultiTaskGP, name, marks=slow)
+            for name in ("variances of tasks", "transforms", "a mean")
+        ),
     ],
 )
 def test_no_model_of_ours_makes_it_wait(place: Place, cls: type, bound: str, way: str, name: str) -> None:
@@ -616,7 +659,14 @@ def objective(x: Tensor) -> Tensor:
     return torch.cat([x.sum(dim=-1, keepdim=True).sin(), -x.square().sum(dim=-1, keepdim=True)], dim=-1)
 
 
-@pytest.mark.parametrize("name", list(STRATEGIES))
+# The longest runs are slow.
+QUICK = ["MTKB on choices", "MTBKB, trials", "MTBKB, delayed", "MTKB, constrained", "MTKB, pending"]
+every_strategy = pytest.mark.parametrize(
+    "name", [*QUICK, *(pytest.param(name, marks=slow) for name in STRATEGIES if name not in QUICK)]
+)
+
+
+@every_strategy
 def test_strategies(place: Place, dtype: torch.dtype, name: str) -> None:
     def scenario(kind: Kind) -> Answers:
         strategy, q = started(kind, name)
@@ -630,7 +680,7 @@ def test_strategies(place: Place, dtype: torch.dtype, name: str) -> None:
     check(place, dtype, scenario, tolerance=1e-4)
 
 
-@pytest.mark.parametrize("name", list(STRATEGIES))
+@every_strategy
 def test_waits_in_a_round(place: Place, name: str) -> None:
     strategy, q = started(Kind(place.device, torch.double), name)
     for _ in range(5):
@@ -681,7 +731,13 @@ def test_missing_values_told(place: Place, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(
-    "algorithm", ["MT-KB", "MT-BKB", "MT-KB-ellipsoid", "IT-KB", "IT-BKB", "MOBO", "random", "Sobol"]
+    "algorithm",
+    [
+        "MT-KB",
+        *(pytest.param(name, marks=slow) for name in ("MT-BKB", "MT-KB-ellipsoid", "IT-KB", "IT-BKB", "MOBO")),
+        "random",
+        "Sobol",
+    ],
 )
 def test_runs(place: Place, algorithm: str) -> None:
     columns = []

@@ -36,7 +36,6 @@ from mtbo_torch.strategies import ITBKB, ITKB, MOBO, RandomSearch, SobolSearch, 
 
 TESTS = Path(__file__).parent
 RUN = "runs/rkhs-2-chebyshev"
-NUM_KILLS = 20
 PANEL = ["reproduce", "fig1b", "--trials", "2", "--rounds", "30", "--algorithms", "MT-BKB", "random", "--out"]
 # Starts commands without the seconds that imports take. A line says what goes before the command, and the command.
 SERVER = """
@@ -130,14 +129,15 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
+@pytest.mark.parametrize("num_kills", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_killed_at_any_moment_it_ends_with_the_same_table(
-    server: Server, whole: tuple[dict[str, str], float], tmp_path: Path
+    num_kills: int, server: Server, whole: tuple[dict[str, str], float], tmp_path: Path
 ) -> None:
     expected, seconds = whole
     chance, kills, lives = random.Random(0), 0, 0
-    while kills < NUM_KILLS or lives == 0:
+    while kills < num_kills or lives == 0:
         out = tmp_path / str(lives)
-        while kills < NUM_KILLS:
+        while kills < num_kills:
             code = None
             try:
                 code = server.run([*PANEL, str(out)], kill_after=chance.uniform(0, seconds / 3))
@@ -152,7 +152,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_table(
         lives += 1
 
 
-@pytest.mark.parametrize("size", [400, 6_000])
+@pytest.mark.parametrize("size", [pytest.param(400, marks=pytest.mark.slow), 6_000])
 def test_files_that_cannot_grow(size: int, server: Server, whole: tuple[dict[str, str], float], tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert server.run([*PANEL, str(out)], before=str(size)) == 2
@@ -302,8 +302,16 @@ def go_on_elsewhere(source: str, target: str) -> None:
     torch.save(ends, target)
 
 
-def test_a_strategy_goes_on_in_another_process_bit_for_bit(tmp_path: Path) -> None:
-    begun = {name: advance(build(), 3) for name, build in CASES.items()}
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["MTKB, trials", "MTBKB on choices", "MTKB that learns", "Sobol"],
+        pytest.param(list(CASES), marks=pytest.mark.slow),
+    ],
+    ids=["some", "all"],
+)
+def test_a_strategy_goes_on_in_another_process_bit_for_bit(names: list[str], tmp_path: Path) -> None:
+    begun = {name: advance(CASES[name](), 3) for name in names}
     torch.save({name: strategy.state_dict() for name, strategy in begun.items()}, tmp_path / "begun.pt")
     code = "import sys, conftest, test_faults; test_faults.go_on_elsewhere(*sys.argv[1:])"
     command = [sys.executable, "-c", code, str(tmp_path / "begun.pt"), str(tmp_path / "ends.pt")]

@@ -9,7 +9,7 @@ import oracles
 import pytest
 import torch
 from botorch.models import ModelListGP, SingleTaskGP
-from catalogue import KERNELS, Builder, data, general_sum, icm
+from catalogue import PATHS, Builder, data, general_sum, icm
 from gpytorch.kernels import RBFKernel
 from scipy.stats import multivariate_normal, norm
 from suites import close
@@ -216,7 +216,7 @@ def constrained(model: object, pair: object = LIMITS, **options: object) -> Scal
 
 
 @bounds
-@pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", PATHS, ids=lambda build: build.__name__)
 @pytest.mark.parametrize("kind", [ExactMultiTaskGP, NystromMultiTaskGP], ids=["exact", "nystrom"])
 def test_values_are_weighed_by_the_probability(kind: type, build: Builder, bound: str) -> None:
     _, _, Z = data(8, 3, 2)

@@ -93,6 +93,7 @@ def test_what_is_to_be_minimised_is(bound: str) -> None:
     assert turned.max() < 0.85
 
 
+@pytest.mark.slow
 def test_a_constraint_keeps_most_points_on_its_side() -> None:
     problem = ConstrainedBraninCurrin(negate=True).to(dtype=torch.double)
     slack_at_least_zero = (torch.tensor([[0.0, 0.0, -1.0]], dtype=torch.double), torch.zeros(1, dtype=torch.double))
@@ -150,6 +151,7 @@ def test_the_hypervolume_grows_faster_than_by_quasi_random_search() -> None:
     assert 1 - shares[0] < (1 - shares[1]) / 2
 
 
+@pytest.mark.slow
 def test_fifty_objectives_are_optimised_like_two() -> None:
     generator = torch.Generator().manual_seed(0)
     centers = 0.4 + 0.2 * torch.rand(50, generator=generator, dtype=torch.double)

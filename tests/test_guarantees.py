@@ -75,7 +75,9 @@ def shares(trace: Trace) -> list[float]:
     [
         (MTKB, {}),
         (MTKB, {"bound": "ellipsoid", "scalarization": LinearScalarization}),
-        (MTBKB, {"epsilon": 0.5, "oversampling": theory_oversampling(ROUNDS, DELTA, 0.5)}),
+        pytest.param(
+            MTBKB, {"epsilon": 0.5, "oversampling": theory_oversampling(ROUNDS, DELTA, 0.5)}, marks=pytest.mark.slow
+        ),
     ],
     ids=["MT-KB", "MT-KB-ellipsoid", "MT-BKB"],
 )
@@ -87,13 +89,19 @@ def test_random_functions_stay_inside_and_regrets_below_the_certificate(kind: ty
     assert trace.regret[:, -1].min() > 0
 
 
+@pytest.mark.slow
 def test_half_of_the_norm_is_missed_on_random_functions_too() -> None:
     with break_radii(BROKEN["half of b left out"]):
         assert max(shares(run(MTKB, random_functions(), 0.1))) < 1 - DELTA
 
 
 @pytest.mark.parametrize(
-    ("noise", "dtype"), [(torch.randn, torch.double), (torch.randn, torch.float), (draw_signs, torch.double)]
+    ("noise", "dtype"),
+    [
+        (draw_signs, torch.double),
+        pytest.param(torch.randn, torch.double, marks=pytest.mark.slow),
+        pytest.param(torch.randn, torch.float, marks=pytest.mark.slow),
+    ],
 )
 def test_where_the_bound_is_almost_attained_it_holds(noise: Noise, dtype: torch.dtype) -> None:
     trace = run(MTKB, one_point(dtype), 0.5, noise)
@@ -103,19 +111,27 @@ def test_where_the_bound_is_almost_attained_it_holds(noise: Noise, dtype: torch.
     assert compute_share_covered(trace.needed_in_all, 0.75 * trace.radius) < 1 - DELTA
 
 
+@pytest.mark.slow
 def test_a_large_delta_is_used() -> None:
     trace = run(MTKB, one_point(), 0.5, delta=0.5)
     assert 0.5 <= compute_share_covered(trace.needed_in_all, trace.radius) < 0.95
 
 
-@pytest.mark.parametrize("name", [name for name in BROKEN if "of b" not in name])
+NOISE_PARTS = [name for name in BROKEN if "of b" not in name]
+
+
+@pytest.mark.parametrize(
+    "name", [*NOISE_PARTS[:2], *(pytest.param(name, marks=pytest.mark.slow) for name in NOISE_PARTS[2:])]
+)
 def test_a_wrong_noise_part_is_found_out(name: str) -> None:
     with break_radii(BROKEN[name]):
         trace = run(MTKB, one_point(), 0.5)
     assert compute_share_covered(trace.needed_in_all, trace.radius) < 1 - DELTA
 
 
-@pytest.mark.parametrize("name", [None, "sigma dropped", "another eta (4 times)"])
+@pytest.mark.parametrize(
+    "name", ["sigma dropped", *(pytest.param(name, marks=pytest.mark.slow) for name in (None, "another eta (4 times)"))]
+)
 def test_a_wrong_noise_part_of_mtbkb_is_found_out(name: str | None) -> None:
     # The smaller epsilon, the less the radius counts on the dictionary being worse than it is.
     with break_radii(BROKEN[name]) if name else nullcontext():
@@ -126,7 +142,12 @@ def test_a_wrong_noise_part_of_mtbkb_is_found_out(name: str | None) -> None:
 
 # Theorem 3 counts b twice, so MT-BKB does not miss half of it.
 @pytest.mark.parametrize(
-    ("kind", "name"), [(MTKB, "half of b left out"), (MTBKB, "three quarters of b left out")], ids=["MT-KB", "MT-BKB"]
+    ("kind", "name"),
+    [
+        (MTKB, "half of b left out"),
+        pytest.param(MTBKB, "three quarters of b left out", marks=pytest.mark.slow),
+    ],
+    ids=["MT-KB", "MT-BKB"],
 )
 def test_a_wrong_norm_is_found_out_by_the_bound_and_by_the_certificate(kind: type, name: str) -> None:
     options = {"epsilon": 0.1, "oversampling": None} if kind is MTBKB else {}

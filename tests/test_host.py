@@ -177,8 +177,10 @@ every_outcome = pytest.mark.parametrize("outcomes", ["as they are", "standardize
 
 @every_model
 @every_noise
-@pytest.mark.parametrize("inputs", INPUTS)
-@pytest.mark.parametrize("outcomes", OUTCOMES)
+@pytest.mark.parametrize(
+    ("inputs", "outcomes"),
+    [("as they are", "standardized"), ("normalized", "as they are"), ("chained", "chained")],
+)
 @pytest.mark.parametrize("make", [icm, general_sum], ids=["icm", "sum"])
 def test_transforms_and_noise_by_hand(
     model_class: ModelClass, noise: str, inputs: str, outcomes: str, make: Builder
@@ -691,7 +693,11 @@ print((after - before) / 1024, *(error.item() for error in errors))
 """
 
 
-@every_model
+@pytest.mark.parametrize(
+    "model_class",
+    [ExactMultiTaskGP, pytest.param(NystromMultiTaskGP, marks=pytest.mark.slow)],
+    ids=["exact", "nystrom"],
+)
 def test_thousands_of_points_at_once_take_little_memory(model_class: ModelClass) -> None:
     command = [sys.executable, "-c", CHILD, model_class.__name__]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -777,7 +783,7 @@ def test_knowledge_gradient_averages_the_means_of_fantasies(model_class: ModelCl
 
 
 @every_model
-@pytest.mark.parametrize("by", ["objective", "posterior transform"])
+@pytest.mark.parametrize("by", [pytest.param("objective", marks=pytest.mark.slow), "posterior transform"])
 def test_knowledge_gradients_are_optimised(model_class: ModelClass, by: str) -> None:
     X, Y, _ = standardized_data(8, 2)
     model = build(model_class, X, Y, ICMKernel(rbf(0.4), task_matrix(2)), eta=0.01)
@@ -975,8 +981,7 @@ def drawn_from(B: Tensor, t: int) -> tuple[Tensor, Tensor]:
 
 
 @every_model
-@plain_and_transformed
-@pytest.mark.parametrize("rank", [1, 3])
+@pytest.mark.parametrize(("rank", "transformed"), [(1, False), (3, True)])
 def test_negative_correlations_are_learned(model_class: ModelClass, rank: int, transformed: bool) -> None:
     factor = double([[1.0], [-0.8], [0.5]])
     full = double([[1.0, -0.7, 0.3], [-0.7, 1.0, -0.5], [0.3, -0.5, 1.0]])
@@ -1032,8 +1037,15 @@ def test_the_estimate_of_a_task_matrix_is_numpys_and_the_most_likely_one() -> No
         assert likelihood(best) > max(likelihood(best + step), likelihood(best @ torch.linalg.inv(best + step) @ best))
 
 
-@every_model
-@pytest.mark.parametrize("kernel", [RBFKernel, MaternKernel])
+@pytest.mark.parametrize(
+    ("model_class", "kernel"),
+    [
+        (ExactMultiTaskGP, RBFKernel),
+        pytest.param(ExactMultiTaskGP, MaternKernel, marks=pytest.mark.slow),
+        pytest.param(NystromMultiTaskGP, RBFKernel, marks=pytest.mark.slow),
+        pytest.param(NystromMultiTaskGP, MaternKernel, marks=pytest.mark.slow),
+    ],
+)
 def test_fits_survive_repeated_points_and_constant_tasks(model_class: ModelClass, kernel: type[Kernel]) -> None:
     for seed in range(6):
         X, Y = seeded(6, 2, seed=seed), seeded(6, 2, seed=seed + 50)

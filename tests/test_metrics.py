@@ -100,8 +100,10 @@ def test_the_hypervolume_of_two_boxes() -> None:
     assert hypervolume(Y, torch.zeros(2, dtype=torch.double)) == pytest.approx(3 * 1 + 1 * 1)
 
 
-@pytest.mark.parametrize("kind", [MTKB, MTBKB])
-@pytest.mark.parametrize("scalarization", [ChebyshevScalarization, LinearScalarization])
+@pytest.mark.parametrize(
+    ("kind", "scalarization"),
+    [(MTKB, ChebyshevScalarization), pytest.param(MTBKB, LinearScalarization, marks=pytest.mark.slow)],
+)
 def test_the_certificate_holds_and_is_below_the_printed_theorem(kind: type, scalarization: type[Scalarization]) -> None:
     case = icm(3, 1)
     domain = torch.linspace(0, 1, 51, dtype=torch.double).unsqueeze(-1)

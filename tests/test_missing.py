@@ -21,7 +21,7 @@ from botorch.models.transforms.outcome import ChainedOutcomeTransform, OutcomeTr
 from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.utils.datasets import SupervisedDataset
-from catalogue import KERNELS, Builder, data, general_sum, icm, independent, rbf, similarity, task_matrix
+from catalogue import KERNELS, PATHS, Builder, data, general_sum, icm, independent, rbf, similarity, task_matrix
 from gpytorch.kernels import IndexKernel, RBFKernel
 from gpytorch.likelihoods import MultitaskGaussianLikelihood
 from gpytorch.means import Mean, ZeroMean
@@ -46,6 +46,7 @@ from mtbo_torch.strategies import ITBKB, ITKB, MOBO, NEHVI, RandomSearch, Strate
 
 N, NAN = 3, math.nan
 every_kernel = pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
+every_path = pytest.mark.parametrize("build", PATHS, ids=lambda build: build.__name__)
 ETAS = [0.1, (0.1, 0.3, 0.05)]
 every_eta = pytest.mark.parametrize("eta", ETAS, ids=["one noise", "noise of each task"])
 
@@ -97,6 +98,9 @@ def everything(Y: Tensor) -> Tensor:
 
 PATTERNS = [half_of_a_task, at_random, a_whole_task, a_whole_row, one_value, one_task_at_a_point, everything]
 every_pattern = pytest.mark.parametrize("hide", PATTERNS, ids=lambda hide: hide.__name__)
+# Few missing values, many, and points without any.
+PORTIONS = [half_of_a_task, a_whole_row, one_task_at_a_point, everything]
+every_portion = pytest.mark.parametrize("hide", PORTIONS, ids=lambda hide: hide.__name__)
 
 
 def model_of(X: Tensor, Y: Tensor, build: Builder = icm, **options: Any) -> ExactMultiTaskGP:
@@ -126,7 +130,7 @@ def check_against_oracle(model: ExactMultiTaskGP, gamma: oracles.Gamma, eta: Any
         close(log_likelihood(adapt_kernel(model.covar_module.double(), n), *kernel_noise), likelihood, 10 * tolerance)
 
 
-@every_kernel
+@every_path
 @every_eta
 @every_pattern
 def test_hiding_values_is_conditioning_on_the_others(
@@ -139,7 +143,7 @@ def test_hiding_values_is_conditioning_on_the_others(
     check_against_oracle(model, build(N, 2).gamma, eta, Z, 1e-9)
 
 
-@every_kernel
+@every_path
 @pytest.mark.parametrize("hide", [half_of_a_task, at_random])
 def test_in_single_precision(build: Builder, hide: Callable[[Tensor], Tensor]) -> None:
     X, Y, Z = data(10, N, 2)
@@ -156,7 +160,7 @@ def test_other_sizes(t: int, n: int, build: Builder) -> None:
         check_against_oracle(model_of(X, hide(Y), build), build(n, 2).gamma, 0.1, Z, 1e-9)
 
 
-@every_kernel
+@every_path
 @every_eta
 def test_members_of_a_batch_miss_values_of_their_own(build: Builder, eta: Any) -> None:
     hidden = [half_of_a_task, at_random, a_whole_task, lambda Y: Y, everything]
@@ -182,9 +186,11 @@ def test_members_of_a_batch_miss_values_of_their_own(build: Builder, eta: Any) -
     close(log_likelihood(gamma, noise, X, Y), torch.stack([*seen, double(0.0)]), 1e-8)
 
 
-@every_kernel
-@every_pattern
-@pytest.mark.parametrize("batch", [(), (2,)])
+@every_path
+@pytest.mark.parametrize(
+    ("hide", "batch"),
+    [(half_of_a_task, ()), (half_of_a_task, (2,)), (one_task_at_a_point, ()), (a_whole_row, (2,)), (everything, ())],
+)
 def test_appending_is_fitting_at_once(build: Builder, hide: Callable[[Tensor], Tensor], batch: tuple[int, ...]) -> None:
     X, Y, Z = data(12, N, 2)
     Y = torch.cat([Y[:3], hide(Y[3:9]), Y[9:]])  # first complete, then not, then complete again
@@ -212,7 +218,7 @@ def test_appending_is_fitting_at_once(build: Builder, hide: Callable[[Tensor], T
         close(followed.variance(), fitted.at(Z).variance(), 1e-9)
 
 
-@every_kernel
+@every_path
 def test_with_every_value_seen_nothing_changes(build: Builder) -> None:
     X, Y, Z = data(8, N, 2)
     ours, theirs = model_of(X[:6], Y[:6], build), ExactMultiTaskGP(X[:6], Y[:6], build(N, 2).kernel, eta=0.1)
@@ -241,7 +247,7 @@ def test_few_missing_values_keep_the_structure(build: Builder) -> None:
     assert issubclass(kinds[3], DenseRegression)
 
 
-@every_kernel
+@every_path
 def test_hardly_any_noise_and_repeated_points(build: Builder) -> None:
     X, Y, Z = data(15, N, 2)
     X[5:10] = X[4]
@@ -531,8 +537,8 @@ class Mixing(OutcomeTransform):
         return Y @ task_matrix(N), Yvar
 
 
-@every_kernel
-@every_pattern
+@every_path
+@every_portion
 def test_acquisitions_and_their_gradients_are_finite(build: Builder, hide: Callable[[Tensor], Tensor]) -> None:
     X, Y, Z = data(10, N, 2)
     model = model_of(X, hide(Y), build)
@@ -567,8 +573,18 @@ CHOICES = BOUNDS[0] + (BOUNDS[1] - BOUNDS[0]) * torch.rand(
 )
 SPACES = [{"bounds": BOUNDS}, {"choices": CHOICES}]
 space = pytest.mark.parametrize("where", SPACES, ids=["bounds", "choices"])
-learning = pytest.mark.parametrize("refit_every", [None, 1, 3])
-trials = pytest.mark.parametrize("seed", [0, [0, 1]], ids=["one trial", "two trials"])
+learning = pytest.mark.parametrize("refit_every", [None, 3, pytest.param(1, marks=pytest.mark.slow)])
+# One trial in a box and two on choices; the other way round is slow.
+trials_in_a_space = pytest.mark.parametrize(
+    ("where", "seed"),
+    [
+        (SPACES[0], 0),
+        (SPACES[1], [0, 1]),
+        pytest.param(SPACES[1], 0, marks=pytest.mark.slow),
+        pytest.param(SPACES[0], [0, 1], marks=pytest.mark.slow),
+    ],
+    ids=["a trial in a box", "trials on choices", "a trial on choices", "trials in a box"],
+)
 
 
 def objective(x: Tensor) -> Tensor:
@@ -593,9 +609,8 @@ def run(mtkb: MTKB, rounds: int, q: int = 1, f: Callable[[Tensor], Tensor] = obj
     return mtkb
 
 
-@space
+@trials_in_a_space
 @learning
-@trials
 def test_a_loop_with_missing_values(where: dict[str, Tensor], refit_every: int | None, seed: Any) -> None:
     mtkb = run(run(strategy(where, refit_every, seed), 4), 2, q=2)
     assert mtkb.train_Y.isnan().any()
@@ -623,9 +638,8 @@ def test_a_choice_is_the_maximiser_given_what_was_seen() -> None:
     assert torch.equal(chosen[0], CHOICES[int(np.argmax(values))])
 
 
-@space
+@trials_in_a_space
 @learning
-@trials
 def test_saving_continues_bit_for_bit(where: dict[str, Tensor], refit_every: int | None, seed: Any) -> None:
     mtkb = run(strategy(where, refit_every, seed), 5)
     mtkb.ask()

@@ -14,7 +14,7 @@ import suites
 import torch
 from botorch import settings as botorch_settings
 from botorch.models.utils import gpt_posterior_settings
-from catalogue import KERNELS, Builder, data, icm, rbf, scaled, similarity, task_matrix
+from catalogue import KERNELS, PATHS, Builder, data, icm, rbf, scaled, similarity, task_matrix
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from suites import close
 
@@ -23,7 +23,9 @@ from mtbo_torch.kernel_adapters import ScalarAdapter
 from mtbo_torch.regression import DenseRegression, KroneckerRegression, SeparableSum
 
 every_kernel = pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
-SIZES = list(product((0, 1, 2, 40), (1, 2, 7), (1, 3)))
+every_path = pytest.mark.parametrize("build", PATHS, ids=lambda build: build.__name__)
+# No data, one point, few and many; one task, few and many; one input and several.
+SIZES = [(0, 2, 3), (1, 1, 1), (1, 7, 3), (2, 2, 1), (40, 1, 3), (40, 7, 1)]
 
 
 @every_kernel
@@ -32,13 +34,13 @@ def test_agrees_with_the_oracle(build: Builder, t: int, n: int, d: int) -> None:
     suites.check_model(build(n, d), t, d, torch.double, 0.1, 1e-8)
 
 
-@every_kernel
+@every_path
 @pytest.mark.parametrize(("t", "n", "d"), SIZES)
 def test_single_precision_agrees_with_the_oracle(build: Builder, t: int, n: int, d: int) -> None:
     suites.check_model(build(n, d), t, d, torch.float, 0.1, 1e-3)
 
 
-@every_kernel
+@every_path
 @pytest.mark.parametrize(("t", "n", "d"), SIZES)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.double, 1e-10), (torch.float, 1e-3)], ids=["double", "float"])
 def test_batches_agree_with_single_data_sets(
@@ -54,7 +56,7 @@ def test_noise_of_each_task(build: Builder, n: int) -> None:
     suites.check_model(build(n, 3), 12, 3, torch.double, eta, 1e-8)
 
 
-@every_kernel
+@every_path
 @pytest.mark.parametrize("n", [1, 3])
 def test_appending_agrees_with_fitting(build: Builder, n: int) -> None:
     suites.check_appending(build(n, 2), 9, 2)
@@ -254,7 +256,7 @@ def test_foreign_multitask_kernels_take_the_dense_path() -> None:
     close(batch.covariance_norm(Z), torch.stack([own.covariance_norm(Z)] * 2), 1e-10)
 
 
-@every_kernel
+@every_path
 @pytest.mark.parametrize("offset", [0.0, 1e-9])
 @pytest.mark.parametrize("eta", [0.1, 1e-6])
 def test_duplicates_and_near_duplicates(build: Builder, offset: float, eta: float) -> None:

@@ -9,6 +9,7 @@ import sys
 import termios
 
 import nbformat
+import pytest
 from nbclient import NotebookClient
 
 WORK = """
@@ -38,6 +39,7 @@ def test_a_pipe_shows_nothing() -> None:
     assert run.stdout == run.stderr == b""
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_a_widget() -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(WORK)])
     NotebookClient(notebook, kernel_name="python3").execute()

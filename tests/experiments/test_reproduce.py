@@ -92,6 +92,7 @@ def test_panels_share_runs_and_more_can_be_added(tmp_path: Path) -> None:
     assert "fig1b/fig1b.svg" in page
 
 
+@pytest.mark.slow
 def test_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["reproduce", "fig1a", *FAST, "--out", str(tmp_path)])
     assert "ω = 0.25" in capsys.readouterr().out
@@ -103,6 +104,7 @@ def start(arguments: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
+@pytest.mark.slow  # tests/test_faults.py kills some runs quickly
 def test_killed_and_continued_ends_with_the_same_table(tmp_path: Path) -> None:
     arguments = ["reproduce", "fig1b", "--trials", "2", "--rounds", "60", "--algorithms", "MT-BKB", "IT-KB", "--out"]
     main([*arguments, str(tmp_path / "whole")])
@@ -145,6 +147,7 @@ def test_an_interrupted_part_is_finished_whatever_is_asked_next(
 
 
 @pytest.mark.filterwarnings("default")
+@pytest.mark.slow
 @pytest.mark.parametrize("killing", [False, True], ids=["all well", "a worker killed"])
 def test_a_cluster_gives_the_same_table(killing: bool, tmp_path: Path) -> None:
     from distributed import LocalCluster
@@ -296,6 +299,7 @@ def test_changed_data_are_not_mixed_into_old_results(tmp_path: Path, capsys: pyt
     assert "data sha256 is" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_panels_of_other_settings_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--algorithms", "mtkb", "itkb", "--out", str(tmp_path)]
     main(["reproduce", "fig1b", "--trials", "2", "--rounds", "12", *options])

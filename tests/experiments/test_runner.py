@@ -23,10 +23,14 @@ def few_bayes_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 EVERY = pytest.mark.parametrize("algorithm", DEFAULT_ALGORITHMS)
+slow = pytest.mark.slow
 
 
 @EVERY
-@pytest.mark.parametrize("experiment", ["rkhs-2-chebyshev", "sine-linear", "rkhs-20-chebyshev"])
+@pytest.mark.parametrize(
+    "experiment",
+    ["rkhs-2-chebyshev", *(pytest.param(name, marks=slow) for name in ("sine-linear", "rkhs-20-chebyshev"))],
+)
 def test_trials_batched_or_one_by_one(experiment: str, algorithm: str) -> None:
     settings = Settings(rounds=25)
     together, _ = run_part(Part(experiment, algorithm, (0, 1, 4), settings))
@@ -39,6 +43,7 @@ def test_trials_batched_or_one_by_one(experiment: str, algorithm: str) -> None:
             torch.testing.assert_close(column[0], together[name][place], atol=1e-9, rtol=tolerance, equal_nan=True)
 
 
+@pytest.mark.slow
 def test_a_dictionary_does_not_depend_on_those_beside_it() -> None:
     settings = Settings(rounds=100)
     together, _ = run_part(Part("rkhs-2-chebyshev", "IT-BKB", tuple(range(10)), settings))
@@ -47,7 +52,14 @@ def test_a_dictionary_does_not_depend_on_those_beside_it() -> None:
         assert torch.equal(alone["x"][0], together["x"][trial])
 
 
-@EVERY
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        "MT-BKB",
+        "Sobol",
+        *(pytest.param(name, marks=slow) for name in DEFAULT_ALGORITHMS if name not in ("MT-BKB", "Sobol")),
+    ],
+)
 def test_trials_on_a_box_batched_or_one_by_one(algorithm: str) -> None:
     settings = Settings(rounds=6)
     together, _ = run_part(Part("branin-chebyshev", algorithm, (0, 1), settings))
@@ -57,7 +69,7 @@ def test_trials_on_a_box_batched_or_one_by_one(algorithm: str) -> None:
 
 
 @EVERY
-@pytest.mark.parametrize("experiment", ["rkhs-2-linear", "branin-chebyshev"])
+@pytest.mark.parametrize("experiment", ["rkhs-2-linear", pytest.param("branin-chebyshev", marks=slow)])
 def test_a_run_continues_bit_for_bit(experiment: str, algorithm: str) -> None:
     part = Part(experiment, algorithm, (0, 1), Settings(rounds=23 if experiment.startswith("rkhs") else 12))
     run = Run(part)

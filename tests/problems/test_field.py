@@ -191,6 +191,7 @@ def test_a_folder_without_the_two_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the real data are not here")
+@pytest.mark.slow
 def test_the_real_files() -> None:
     sensors = load_sensors(SHARED / "intel_lab_10min_5days.csv.gz")
     assert sensors.choices.shape == (51, 2)

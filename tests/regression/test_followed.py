@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from catalogue import KERNELS, Builder, data
+from catalogue import KERNELS, PATHS, Builder, data
 from suites import close
 
 from mtbo_torch import ExactMultiTaskGP
 
 
-@pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", PATHS, ids=lambda build: build.__name__)
 @pytest.mark.parametrize("eta", [0.1, (0.1, 0.2, 0.3)], ids=["one noise", "noise of each task"])
 @pytest.mark.parametrize("batch", [(), (2,)])
 def test_following_equals_evaluating(build: Builder, eta: object, batch: tuple[int, ...]) -> None:

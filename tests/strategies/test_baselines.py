@@ -26,6 +26,17 @@ space = pytest.mark.parametrize("where", SPACES, ids=["bounds", "choices"])
 KERNELIZED = [MTKB, MTBKB, ITKB, ITBKB, MOBO]
 PLAIN = [RandomSearch, SobolSearch]
 every = pytest.mark.parametrize("kind", [*KERNELIZED, *PLAIN], ids=lambda kind: kind.__name__)
+# All on choices; on a box, which takes seconds, the others are slow.
+QUICK_ON_A_BOX = [MTBKB, *PLAIN]
+every_in_its_space = pytest.mark.parametrize(
+    ("kind", "where"),
+    [
+        *((kind, SPACES[1]) for kind in [*KERNELIZED, *PLAIN]),
+        *((kind, SPACES[0]) for kind in QUICK_ON_A_BOX),
+        *(pytest.param(kind, SPACES[0], marks=pytest.mark.slow) for kind in KERNELIZED if kind is not MTBKB),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else next(iter(value)),
+)
 
 
 def objective(x: Tensor) -> Tensor:
@@ -131,8 +142,7 @@ def test_radii_are_the_printed_ones() -> None:
     assert mobo_radius(7) == math.sqrt(0.125 * math.log(15))
 
 
-@space
-@every
+@every_in_its_space
 def test_saving_continues_bit_for_bit(kind: type[Strategy], where: dict[str, Tensor]) -> None:
     strategy = run(run(build(kind, where), 4), 2, q=2)
     file = io.BytesIO()
@@ -146,8 +156,7 @@ def test_saving_continues_bit_for_bit(kind: type[Strategy], where: dict[str, Ten
     assert resumed.num_observations == strategy.num_observations == 11
 
 
-@space
-@every
+@every_in_its_space
 def test_trials_side_by_side_are_the_trials_alone(kind: type[Strategy], where: dict[str, Tensor]) -> None:
     together = run(build(kind, where, seed=[3, 4, 5]), 8)
     alone = torch.stack([run(build(kind, where, seed=seed), 8).train_X for seed in (3, 4, 5)])
@@ -186,9 +195,17 @@ def test_searches_cover_the_space(kind: type[Strategy], where: dict[str, Tensor]
         assert counts.min() > (15 if kind is SobolSearch else 4)
 
 
-@space
 @pytest.mark.filterwarnings("ignore:A not p.d.", "ignore:Optimization failed")
-@pytest.mark.parametrize("kind", [NParEGO, NEHVI])
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [
+        (NParEGO, SPACES[1]),
+        pytest.param(NParEGO, SPACES[0], marks=pytest.mark.slow),
+        pytest.param(NEHVI, SPACES[1], marks=pytest.mark.slow),
+        pytest.param(NEHVI, SPACES[0], marks=pytest.mark.slow),
+    ],
+    ids=["NParEGO on choices", "NParEGO on a box", "NEHVI on choices", "NEHVI on a box"],
+)
 def test_botorchs_references_run_and_continue(kind: type[Strategy], where: dict[str, Tensor]) -> None:
     strategy = run(build(kind, where, seed=[0, 1]), 7)
     resumed = build(kind, where, seed=[8, 9])

@@ -33,6 +33,17 @@ CHOICES = BOUNDS[0] + (BOUNDS[1] - BOUNDS[0]) * torch.rand(
 SPACES = [{"bounds": BOUNDS}, {"choices": CHOICES}]
 space = pytest.mark.parametrize("where", SPACES, ids=["bounds", "choices"])
 both = pytest.mark.parametrize("kind", [MTKB, MTBKB])
+# Each on one space; the other way round is slow.
+one_space_each = pytest.mark.parametrize(
+    ("kind", "where"),
+    [
+        (MTKB, SPACES[0]),
+        (MTBKB, SPACES[1]),
+        pytest.param(MTKB, SPACES[1], marks=pytest.mark.slow),
+        pytest.param(MTBKB, SPACES[0], marks=pytest.mark.slow),
+    ],
+    ids=["MTKB on a box", "MTBKB on choices", "MTKB on choices", "MTBKB on a box"],
+)
 
 
 def objective(x: Tensor) -> Tensor:
@@ -56,8 +67,7 @@ def run(chosen: KernelStrategy, rounds: int, f: Callable[[Tensor], Tensor] = obj
     return chosen
 
 
-@both
-@space
+@one_space_each
 def test_the_kernel_changes_at_each_refit_and_only_then(kind: type[KernelStrategy], where: dict[str, Tensor]) -> None:
     chosen = strategy(kind, where, refit_every=3)
     learned = []
@@ -80,8 +90,7 @@ def test_many_values_told_at_once_are_learned_from(kind: type[KernelStrategy]) -
     assert covar[0, 1] / (covar[0, 0] * covar[1, 1]).sqrt() < -0.9
 
 
-@both
-@space
+@one_space_each
 def test_units_do_not_matter(kind: type[KernelStrategy], where: dict[str, Tensor]) -> None:
     # Powers of two, so that no digit is lost.
     stretch, shift = torch.tensor([16.0, 0.25], dtype=torch.double), torch.tensor([4.0, -8.0], dtype=torch.double)
@@ -99,8 +108,7 @@ def test_units_do_not_matter(kind: type[KernelStrategy], where: dict[str, Tensor
     close(theirs.radius, ours.radius, 1e-2)  # to the tolerance of the fit
 
 
-@both
-@space
+@one_space_each
 def test_the_model_is_what_the_strategy_believes_in_the_users_units(
     kind: type[KernelStrategy], where: dict[str, Tensor]
 ) -> None:
@@ -120,8 +128,7 @@ def test_what_was_told_comes_back_as_it_was() -> None:
     assert torch.equal(chosen.train_Y, 1e3 * objective(x) + 1e4)
 
 
-@both
-@space
+@one_space_each
 def test_saving_continues_bit_for_bit(kind: type[KernelStrategy], where: dict[str, Tensor]) -> None:
     for rounds in (1, 6):
         chosen = run(strategy(kind, where), rounds)

@@ -8,7 +8,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
-from catalogue import KERNELS, Builder, general_sum, icm, rbf, similarity, task_matrix
+from catalogue import KERNELS, PATHS, Builder, general_sum, icm, rbf, similarity, task_matrix
 from suites import close
 from torch import Tensor
 
@@ -94,7 +94,7 @@ def test_asking_for_several_spreads_them(where: dict[str, Tensor]) -> None:
     assert torch.equal(mtkb.train_Y[3:], values)
 
 
-@pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", PATHS, ids=lambda build: build.__name__)
 def test_the_followed_choices_agree_with_the_model(build: Builder) -> None:
     mtkb = run(strategy({"choices": CHOICES}, build=build), 5, q=2)
     mean, norm = (mtkb._surrogate.tracked.mean, mtkb._surrogate.tracked.norm)
@@ -199,7 +199,7 @@ def test_points_it_did_not_propose_and_single_vectors(where: dict[str, Tensor]) 
     assert mtkb.ask().shape == (1, 2)
 
 
-@space
+@pytest.mark.parametrize("where", SPACES[1:], ids=["choices"])
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [

@@ -173,7 +173,7 @@ def test_trials_side_by_side_are_the_trials_alone(kind: type[KernelStrategy]) ->
 @pytest.mark.parametrize(
     ("kind", "where", "scalarization"),
     [
-        (MTKB, {"bounds": BOUNDS}, ChebyshevScalarization),
+        pytest.param(MTKB, {"bounds": BOUNDS}, ChebyshevScalarization, marks=pytest.mark.slow),
         (MTKB, {"choices": CHOICES}, HypervolumeScalarization),
         (MTBKB, {"choices": CHOICES}, ChebyshevScalarization),
     ],
@@ -264,7 +264,11 @@ def test_saving_continues_bit_for_bit(kind: type[KernelStrategy], where: dict[st
 
 @pytest.mark.parametrize(
     ("kind", "where", "learn"),
-    [(MTKB, {"choices": CHOICES}, False), (MTBKB, {"choices": CHOICES}, True), (MTKB, {"bounds": BOUNDS}, True)],
+    [
+        (MTKB, {"choices": CHOICES}, False),
+        (MTBKB, {"choices": CHOICES}, True),
+        pytest.param(MTKB, {"bounds": BOUNDS}, True, marks=pytest.mark.slow),
+    ],
     ids=["known", "learned", "box"],
 )
 def test_constraints_are_respected_in_the_end(
