@@ -25,8 +25,8 @@ from botorch.test_functions.multi_objective import DTLZ2, BraninCurrin, CarSideI
 from torch import Tensor
 
 from mtbo_torch import MTKB, ChebyshevScalarization, HypervolumeScalarization, InverseUniformWeights
+from mtbo_torch.display import progress_bar
 from mtbo_torch.metrics import hypervolume
-from mtbo_torch.progress import progress_bar
 from mtbo_torch.strategies import NEHVI, NParEGO, SobolSearch, Strategy
 from mtbo_torch.strategies.reference import NUM_RESTARTS, RAW_SAMPLES
 

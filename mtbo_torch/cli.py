@@ -13,14 +13,13 @@ import torch
 from botorch.utils.multi_objective.pareto import is_non_dominated
 from torch import Tensor
 
+from mtbo_torch.display import format_mean_and_sd, format_text_table, progress_bar
 from mtbo_torch.experiments.algorithms import ALGORITHMS, DEFAULT_ALGORITHMS, resolve_names
 from mtbo_torch.experiments.panels import PANELS, Settings, build_instances
 from mtbo_torch.experiments.reproduce import Request, reproduce
 from mtbo_torch.experiments.runner import Part, Run, join
 from mtbo_torch.problems import load_sensors, load_soil, paper
-from mtbo_torch.progress import progress_bar
 from mtbo_torch.report import REGRET_NAMES, give_verdicts, write_index, write_panel
-from mtbo_torch.tables import format_mean_and_sd, format_text_table
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

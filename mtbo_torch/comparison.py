@@ -16,6 +16,7 @@ from gpytorch.kernels import Kernel, ScaleKernel
 from torch import Tensor
 
 from mtbo_torch.checks import require_data
+from mtbo_torch.display import format_html_table, format_text_table, progress_bar
 from mtbo_torch.kernels import (
     ICMKernel,
     IndependentKernel,
@@ -26,11 +27,9 @@ from mtbo_torch.kernels import (
     num_tasks_of,
     require_takes,
 )
-from mtbo_torch.learning import learn_kernel, make_transforms, standardize
 from mtbo_torch.linalg import NotPositiveDefiniteError
 from mtbo_torch.models import ExactMultiTaskGP
-from mtbo_torch.progress import progress_bar
-from mtbo_torch.tables import format_html_table, format_text_table
+from mtbo_torch.models.learning import learn_kernel, make_transforms, standardize
 
 # Smaller differences of log densities are not reliable, whatever their standard error (Sivula et al. 2020, "Uncertainty
 # in Bayesian leave-one-out cross-validation based model comparison"): a fit that stopped early already causes them.

@@ -17,11 +17,11 @@ from typing import Any
 
 from torch import Tensor
 
+from mtbo_torch.display import format_mean_and_sd, shorten
 from mtbo_torch.experiments.panels import EXPERIMENTS, PANELS, Claim
 from mtbo_torch.experiments.reproduce import PanelResult
 from mtbo_torch.experiments.storage import write_atomically
 from mtbo_torch.problems.paper import OPEN_CHOICES
-from mtbo_torch.tables import format_mean_and_sd, shorten
 
 NEAR = 0.25
 REGRET_NAMES = {"average_regret": "time-average cumulative regret", "bayes_regret": "Bayes regret"}

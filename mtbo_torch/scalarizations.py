@@ -343,6 +343,15 @@ class ObjectiveScalarization(Scalarization):
         r"""``(b)``, :math:`L_\lambda \|C\|` with the largest singular value of C."""
         return self.scalarization.lipschitz * self._stretch.to(self.weights)
 
+    @property
+    def directions(self) -> Tensor:
+        """``k x n``, the rows of C; or ``(b) x 1 x n``, their weighted sum, for a linear scalarization."""
+        inner = self.scalarization.directions
+        return self.objectives if inner is None else inner @ self.objectives.to(inner)
+
+    def upper_bound(self, mean: Tensor, deviations: Tensor) -> Tensor:
+        return self.scalarization.upper_bound(mean @ self.objectives.to(mean).mT, deviations)
+
     def on_objectives(self, belief: Belief) -> tuple[Scalarization, Belief]:
         return self.scalarization, belief.mapped(self.objectives, keeps_norm=self.keeps_norm)
 

@@ -39,7 +39,7 @@ from mtbo_torch import (
 from mtbo_torch.acquisition import _cholesky
 from mtbo_torch.experiments.panels import Settings
 from mtbo_torch.experiments.runner import Part, run_part
-from mtbo_torch.kernel_adapters import ScalarAdapter
+from mtbo_torch.kernels.adapters import ScalarAdapter
 from mtbo_torch.scalarizations import ObjectiveScalarization
 
 slow = pytest.mark.slow

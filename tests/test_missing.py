@@ -40,7 +40,7 @@ from mtbo_torch import (
     ScalarizedMultiTaskUCB,
 )
 from mtbo_torch.ax_inputs import estimate_radius
-from mtbo_torch.kernel_adapters import adapt_kernel
+from mtbo_torch.kernels.adapters import adapt_kernel
 from mtbo_torch.regression import CompletedRegression, DenseRegression, KroneckerRegression
 from mtbo_torch.strategies import ITBKB, ITKB, MOBO, NEHVI, RandomSearch, Strategy
 
@@ -696,7 +696,11 @@ def test_the_best_values_are_those_seen() -> None:
     mtkb.tell(CHOICES[:3], y, allow_missing=True)
     mean, std = np.array([3.0, -3.0]), np.array([math.sqrt(8), math.sqrt(2)])
     expected = [*((np.array([5.0, -2.0]) - mean) / std), 0.0]
-    close(mtkb.goal.scalarize(double([1.0, 1.0, 1.0]), mtkb._surrogate.units, mtkb.train_Y).ref_point, np.array(expected), 1e-12)
+    close(
+        mtkb.goal.scalarize(double([1.0, 1.0, 1.0]), mtkb._surrogate.units, mtkb.train_Y).ref_point,
+        np.array(expected),
+        1e-12,
+    )
 
 
 def test_one_trial_of_a_batch_may_see_nothing() -> None:

@@ -13,7 +13,7 @@ import pytest
 from nbclient import NotebookClient
 
 WORK = """
-from mtbo_torch.progress import progress_bar
+from mtbo_torch.display import progress_bar
 with progress_bar(3, "working") as bar:
     bar.update(3)
 """

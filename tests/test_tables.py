@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from statistics import fmean, stdev
 
-from mtbo_torch.tables import format_html_table, format_mean_and_sd, format_text_table
+from mtbo_torch.display import format_html_table, format_mean_and_sd, format_text_table
 
 
 def test_mean_and_standard_deviation() -> None:

@@ -13,14 +13,13 @@ from typing import Any
 from torch import Tensor
 
 import mtbo_torch
+from mtbo_torch.display import format_html_table, format_mean_and_sd, format_text_table, progress_bar
 from mtbo_torch.experiments.algorithms import DEFAULT_ALGORITHMS
 from mtbo_torch.experiments.panels import EXPERIMENTS, PANELS, Panel, Settings, build_instances, describe_experiment
 from mtbo_torch.experiments.runner import Columns, Part, Run, join, run_part
 from mtbo_torch.experiments.storage import Store, lock_folder
 from mtbo_torch.problems import FieldProblem, paper
-from mtbo_torch.progress import progress_bar
 from mtbo_torch.strategies.reference import MOST_TASKS
-from mtbo_torch.tables import format_html_table, format_mean_and_sd, format_text_table
 
 # A killed run loses at most this time and a block of rounds.
 SECONDS_BETWEEN_COMMITS = 1.0

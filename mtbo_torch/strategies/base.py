@@ -15,11 +15,11 @@ from botorch.utils.multi_objective.pareto import is_non_dominated
 from torch import Tensor
 
 from mtbo_torch.checks import checksum, require_count, require_data, require_finite
+from mtbo_torch.display import format_html_table, format_text_table
 from mtbo_torch.regression import GrowingRows
 from mtbo_torch.scalarizations import WeightDistribution
 from mtbo_torch.space import Space
 from mtbo_torch.strategies.goal import Goal
-from mtbo_torch.tables import format_html_table, format_text_table
 
 WEIGHTS_STREAM = 0x5CA1AB1E
 STATE = {

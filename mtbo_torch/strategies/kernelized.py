@@ -22,7 +22,6 @@ from mtbo_torch.checks import (
     require_tensor,
 )
 from mtbo_torch.confidence import RADII, mobo_radius
-from mtbo_torch.kernel_adapters import adapt_kernel
 from mtbo_torch.kernels import (
     MultiTaskKernel,
     default_kernel,
@@ -31,8 +30,9 @@ from mtbo_torch.kernels import (
     require_takes,
     shared_parameter,
 )
-from mtbo_torch.learning import make_transforms
+from mtbo_torch.kernels.adapters import adapt_kernel
 from mtbo_torch.models import ExactMultiTaskGP, MultiTaskGPModel
+from mtbo_torch.models.learning import make_transforms
 from mtbo_torch.regression import Belief, Regression
 from mtbo_torch.scalarizations import ChebyshevScalarization, Scalarization, WeightDistribution
 from mtbo_torch.space import DEFAULT_RAW_SAMPLES, DEFAULT_RESTARTS, make_space

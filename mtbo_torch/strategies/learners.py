@@ -14,8 +14,8 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from mtbo_torch.checks import require_finite
-from mtbo_torch.learning import learn_kernel, standardize
 from mtbo_torch.models import MultiTaskGPModel
+from mtbo_torch.models.learning import learn_kernel, standardize
 from mtbo_torch.models.noise import set_noise
 from mtbo_torch.space import Space
 from mtbo_torch.surrogate import IDENTITY, Surrogate, Units

@@ -20,9 +20,10 @@ from gpytorch.kernels import RBFKernel
 from suites import close
 from torch import Tensor
 
-from mtbo_torch import MTBKB, MTKB, ExactMultiTaskGP, ICMKernel, LinearScalarization, exact_radius, learning
+from mtbo_torch import MTBKB, MTKB, ExactMultiTaskGP, ICMKernel, LinearScalarization, exact_radius
 from mtbo_torch.confidence import mobo_radius
 from mtbo_torch.kernels import default_kernel
+from mtbo_torch.models import learning
 from mtbo_torch.strategies import ITBKB, ITKB, MOBO
 from mtbo_torch.strategies.kernelized import KernelStrategy
 

@@ -1,10 +1,12 @@
-"""Small tables, for terminals and for Jupyter."""
+"""What people look at: small tables, for terminals and for Jupyter, and progress bars."""
 
 from __future__ import annotations
 
 import html
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 Row = Sequence[str]
 
@@ -45,3 +47,17 @@ def _format_html_row(cells: Row, tag: str) -> str:
         for side, cell in zip(sides, cells, strict=True)
     ]
     return f"<tr>{''.join(styled)}</tr>"
+
+
+class _Silent:
+    def update(self, count: int) -> None: ...
+    def set_description(self, text: str) -> None: ...
+
+
+def progress_bar(total: int, description: str, unit: str = "round") -> AbstractContextManager[Any]:
+    """Return a progress bar for a ``with`` statement; silent without a terminal or a notebook."""
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return nullcontext(_Silent())
+    return tqdm(total=total, desc=description, unit=f" {unit}", disable=None, dynamic_ncols=True)

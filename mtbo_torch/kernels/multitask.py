@@ -550,13 +550,3 @@ def _common_batch(name: str, shape: torch.Size, base_kernel: Kernel) -> torch.Si
 def _require_sequence(name: str, kernels: object) -> None:
     if not isinstance(kernels, Sequence) or isinstance(kernels, str) or len(kernels) == 0:
         raise ValueError(f"{name} should be a non-empty list of kernels, got {kernels!r}. Pass at least one kernel.")
-
-
-__all__ = [
-    "ICMKernel",
-    "IndependentKernel",
-    "MultiTaskKernel",
-    "SumOfSeparableKernel",
-    "TaskSimilarityKernel",
-    "estimate_task_covar",
-]
