@@ -88,7 +88,7 @@ def play(strategy: KernelStrategy, instances: FiniteInstances, rounds: int, nois
     choosing, regrets = [], []
     for _ in range(rounds):
         x = strategy.ask()
-        scalarization = strategy.scalarization(strategy.asked_weights.squeeze(-2))
+        scalarization = strategy.goal.scalarization(strategy.asked_weights.squeeze(-2))
         values = instances.evaluate(x)
         regrets.append(scalarization(f).amax(dim=-1) - scalarization(values).squeeze(-1))
         choosing.append((scalarization.lipschitz, strategy.radius, strategy.covariance_norm(x).squeeze(-1)))

@@ -25,9 +25,9 @@ from mtbo_torch import (
     SumOfSeparableKernel,
     TaskSimilarityKernel,
     compare_kernels,
-    learning,
 )
 from mtbo_torch.comparison import ComparedKernel, KernelComparison
+from mtbo_torch.models import learning
 
 FAMILIES = ["ICM", "similarity", "sum of separable", "independent tasks"]
 

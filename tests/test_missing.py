@@ -726,8 +726,8 @@ REFUSALS: list[tuple[Callable[[], object], str]] = [
     (lambda: model_of(X0, YNAN).set_train_data(targets=YINF), "targets should contain finite numbers, or NaN"),
     (lambda: model_of(X0 * NAN, YNAN), "train_X should contain finite"),
     (lambda: model_of(X0, YNAN, eta=None, train_Yvar=Y0.abs() * NAN), "train_Yvar should contain finite"),
-    (lambda: model_of(X0, YNAN, outcome_transform=Mixing()), "outcome_transform should keep .* seen .* Mixing"),
-    (lambda: model_of(X0, YNAN - 5, outcome_transform=Log()), "outcome_transform should keep .* seen .* Log"),
+    (lambda: model_of(X0, YNAN, outcome_transform=Mixing()), "outcome_transform should keep .* observed .* Mixing"),
+    (lambda: model_of(X0, YNAN - 5, outcome_transform=Log()), "outcome_transform should keep .* observed .* Log"),
 ]
 X0, Y0, _ = data(5, N, 2)
 YNAN, YINF = one_value(Y0), Y0.clone()

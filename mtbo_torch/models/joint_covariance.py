@@ -64,6 +64,12 @@ class JointCovariance(LinearOperator):
     def _expand_batch(self, batch_shape: torch.Size | list[int]) -> LinearOperator:
         return self.matrix._expand_batch(batch_shape)
 
+    def _unsqueeze_batch(self, dim: int) -> LinearOperator:
+        return self.matrix._unsqueeze_batch(dim)
+
+    def _permute_batch(self, *dims: int) -> LinearOperator:
+        return self.matrix._permute_batch(*dims)
+
     def type(self, dtype: torch.dtype) -> LinearOperator:
         return self.matrix.type(dtype)
 

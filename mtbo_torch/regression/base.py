@@ -169,7 +169,7 @@ class RegressionBelief(Belief):
 
     @cached_property
     def _folded(self) -> Folded:
-        return Folded.of(self.X, self.regression.batch_shape)
+        return Folded(self.X, self.regression.batch_shape)
 
     @cached_property
     def _evidence(self) -> Tensor:
@@ -213,26 +213,21 @@ class Tracked(RegressionBelief):
         return self.advance(self.regression.imagine(X))
 
 
-@dataclass(frozen=True)
 class Folded:
     """Points of shape ``... x (b) x q x d`` folded into ``(b) x P x d``, one long list for each data set.
 
     One long list turns many small products into a single large one. Data sets of batch size one also take the
     points' batch dimension at their place into the list.
 
+    Args:
+        X: ``... x (b) x q x d``.
+        batch_shape: ``(b)``, of the data sets.
+
     Attributes:
         points: ``(b) x P x d``.
-        unfold: Takes ``(b) x P x *tail`` back to ``... x (b) x q x *tail``.
     """
 
-    points: Tensor
-    unfold: Callable[[Tensor], Tensor]
-
-    @classmethod
-    def of(cls, X: Tensor, batch_shape: torch.Size) -> Folded:
-        """Fold ``... x (b) x q x d`` points for data sets of this batch shape."""
-        if not batch_shape:
-            return cls(X.reshape(-1, X.shape[-1]), lambda values: values.reshape(*X.shape[:-1], *values.shape[1:]))
+    def __init__(self, X: Tensor, batch_shape: torch.Size) -> None:
         full = torch.broadcast_shapes(X.shape[:-2], batch_shape)
         X = X.expand(*full, *X.shape[-2:])
         first = len(full) - len(batch_shape)
@@ -240,11 +235,12 @@ class Folded:
         extra = [i for i in range(len(full)) if i not in mine]
         order = [*mine, *extra, len(full)]
         moved = X.permute(*order, len(full) + 1)
-        inverse = sorted(range(len(order)), key=order.__getitem__)
+        self.points = moved.reshape(*batch_shape, -1, X.shape[-1])
+        self._num_own = len(batch_shape) + 1
+        self._shape = moved.shape[:-1]
+        self._inverse = sorted(range(len(order)), key=order.__getitem__)
 
-        def unfold(values: Tensor) -> Tensor:
-            tail = values.shape[len(batch_shape) + 1 :]
-            values = values.reshape(*moved.shape[:-1], *tail)
-            return values.permute(*inverse, *range(len(order), values.dim()))
-
-        return cls(moved.reshape(*batch_shape, -1, X.shape[-1]), unfold)
+    def unfold(self, values: Tensor) -> Tensor:
+        """Take ``(b) x P x *tail`` back to ``... x (b) x q x *tail``."""
+        values = values.reshape(*self._shape, *values.shape[self._num_own :])
+        return values.permute(*self._inverse, *range(len(self._inverse), values.dim()))

@@ -12,11 +12,9 @@ from torch import Tensor
 
 from mtbo_torch.checks import require_batch, require_tensor
 from mtbo_torch.linalg import (
-    cholesky_without_waiting,
     clamp_variances,
-    is_free_to_look,
     operator_norm,
-    safe_cholesky,
+    posterior_cholesky,
     solve_lower,
     variances_along,
 )
@@ -94,12 +92,7 @@ class Belief:
         joint, own = self.joint_covariance, count * n
         noise = noise.expand(*joint.shape[:-2], self.mean.shape[-2] - count, n).flatten(-2)
         observed = joint[..., own:, own:] + torch.diag_embed(noise)
-        if is_free_to_look(observed):
-            tiny = observed.new_full(observed.shape[:-2], torch.finfo(observed.dtype).tiny)
-            chol = safe_cholesky(observed, tiny, observed)
-        else:
-            chol = cholesky_without_waiting(observed)
-        explained = solve_lower(chol, joint[..., own:, :own])
+        explained = solve_lower(posterior_cholesky(observed), joint[..., own:, :own])
         return JointBelief(self.mean[..., :count, :], joint[..., :own, :own] - explained.mT @ explained)
 
 

@@ -107,7 +107,7 @@ class KnownKernel:
         kernel.load_state_dict(memory["kernel"])
         units = self._find_units(Y[..., :renewed_at, :])
         offset, scale = (None if memory[name] is None else memory[name].to(X) for name in ("offset", "scale"))
-        if (units.scale is None) != (scale is None):
+        if [_shape(offset), _shape(scale)] != [_shape(units.offset), _shape(units.scale)]:
             raise ValueError("units that do not belong to the observations")
         numbers = {"noise": noise, "offset": offset, "scale": scale} | dict(kernel.named_parameters())
         for name, value in numbers.items():
@@ -179,6 +179,10 @@ class LearnedKernel(KnownKernel):
 
     def _find_units(self, Y: Tensor) -> Units:
         return standardize(self.workshop.space.points, Y)
+
+
+def _shape(tensor: Tensor | None) -> torch.Size | None:
+    return None if tensor is None else tensor.shape
 
 
 def _join_until(portions: list[int], start: int) -> list[int]:
