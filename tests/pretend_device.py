@@ -91,6 +91,9 @@ class PretendTensor(torch.Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _run(func, args, kwargs or {}, lambda kind: None)
 
+    def data_ptr(self) -> int:
+        return self.numbers.data_ptr()
+
 
 class PretendDevice(TorchDispatchMode):
     """While it is entered, ``device`` can be used like any other, and what happens is counted.

@@ -42,7 +42,7 @@ class Stamp:
         if count != len(self.values) or len(data) != len(self.tensors) - count:
             return False
         same = [
-            now is then and _version(now) == version
+            _is_same(now, then) and _version(now) == version
             for now, then, version in zip((*parameters, *data), self.tensors, self.versions, strict=True)
         ]
         if not all(same[count:]):
@@ -66,6 +66,11 @@ def evaluate_mean(module: Mean, X: Tensor, num_tasks: int) -> Tensor:
     if not isinstance(module, MultitaskMean):
         mean = mean.unsqueeze(-1)
     return mean.expand(*mean.shape[:-1], num_tasks)
+
+
+def _is_same(now: Tensor, then: Tensor) -> bool:
+    """Return whether two tensors are one, or the same memory: BoTorch's transforms detach theirs at every call."""
+    return now is then or (now.data_ptr() == then.data_ptr() and now.shape == then.shape and now.dtype == then.dtype)
 
 
 def _version(tensor: Tensor) -> int:

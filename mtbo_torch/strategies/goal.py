@@ -49,6 +49,7 @@ class Goal:
         given = None if constraints is None else as_constraints(constraints, num_tasks)
         self.constraints = None if given is None else put_on_device(given, like.device)
         matrix = torch.diag(torch.tensor(self.signs, dtype=torch.double))[self._tasks].to(like)
+        self._task_index = torch.tensor(self._tasks).to(like.device)
         self._objectives = None if all(sign == 1 for sign in self.signs) else matrix
 
     @property
@@ -60,42 +61,34 @@ class Goal:
         """Turn values of the tasks, ``... x n``, into values of the objectives, ``... x k``, all to be maximized."""
         if self._objectives is None:
             return Y
-        return Y[..., self._tasks] * self._objectives.sum(dim=-1)  # a product would spread NaN to other objectives
+        return Y.index_select(-1, self._task_index) * self._objectives.sum(
+            dim=-1
+        )  # a product would spread NaN to other objectives
 
     def allows(self, Y: Tensor) -> Tensor:
         """Return whether ``... x n`` values are complete and satisfy the constraints."""
         complete = ~Y.isnan().any(dim=-1)
         return complete if self.constraints is None else complete & self.constraints.hold(Y)
 
-    def scalarize(self, weights: Tensor, units: Units, Y: Tensor) -> Scalarization:
-        """Return the scalarization of a round, of values of the tasks inside the units.
+    def scalarize(self, weights: Tensor, units: Units, Y: Tensor) -> tuple[Scalarization, Tensor | None]:
+        """Return the scalarization of a round, and with constraints the worth ``(b)`` of a point that violates them.
+
+        Both are of values of the tasks inside the units. The worth is the lowest of the values told.
 
         Args:
             weights: ``(b) x k``.
             units: The units.
             Y: ``(b) x t x n``, the values told.
         """
-        inner = self._scalarize_objectives(weights, units, Y)
-        return inner if self._objectives is None else ObjectiveScalarization(inner, self._objectives)
-
-    def find_lowest(self, weights: Tensor, units: Units, Y: Tensor) -> Tensor | None:
-        """Return the worth ``(b)`` of a point that violates the constraints: the lowest of the values told."""
-        if self.constraints is None:
-            return None
-        inner, Y = self._scalarize_objectives(weights, units, Y), self.orient(units.scale_values(Y))
-        of_each = inner(-_find_best(-Y).unsqueeze(-2))  # of each objective alone, if no row is complete
-        lowest = torch.cat([inner(Y).nan_to_num(nan=torch.inf), torch.full_like(of_each, torch.inf)], dim=-1)
-        lowest = lowest.amin(dim=-1)
-        return torch.where(lowest.isinf(), of_each.squeeze(-1), lowest)
-
-    def _scalarize_objectives(self, weights: Tensor, units: Units, Y: Tensor) -> Scalarization:
-        ref_point = self.ref_point
+        Y, ref_point = self.orient(units.scale_values(Y)), self.ref_point
         if ref_point is not None:
             ref_point = self._scale_ref_point(ref_point.to(weights), units)
         elif units.scale is not None and self.scalarization.takes_ref_point():
             # As is usual, from the best values seen: every part of the front is nearest to them for some weights.
-            ref_point = _find_best(self.orient(units.scale_values(Y)))
-        return self.scalarization.build(weights, ref_point).for_search()
+            ref_point = _find_best(Y)
+        inner = self.scalarization.build(weights, ref_point).for_search()
+        worst = None if self.constraints is None else _find_lowest(inner, Y)
+        return inner if self._objectives is None else ObjectiveScalarization(inner, self._objectives), worst
 
     def name_tasks(self) -> list[str]:
         """Return the names of the tasks, with their roles if these differ."""
@@ -116,8 +109,7 @@ class Goal:
 
     def _scale_ref_point(self, ref_point: Tensor, units: Units) -> Tensor:
         """Take ``k`` values of the objectives inside the units, ``(b) x k``."""
-        tasks = ref_point.new_zeros(self.num_tasks)
-        tasks[self._tasks] = ref_point
+        tasks = ref_point if self._objectives is None else ref_point @ self._objectives.abs()
         return self.orient(tasks if units.scale is None else units.scale_values(tasks).squeeze(-2))
 
 
@@ -127,6 +119,14 @@ def _find_best(Y: Tensor) -> Tensor:
         return Y.new_zeros(*Y.shape[:-2], Y.shape[-1])
     best = Y.nan_to_num(nan=-torch.inf).amax(dim=-2)
     return torch.where(best.isinf(), 0, best)
+
+
+def _find_lowest(scalarization: Scalarization, Y: Tensor) -> Tensor:
+    """Return the lowest of ``(b) x t x n`` values, scalarized; of each objective alone if no row is complete."""
+    of_each = scalarization(-_find_best(-Y).unsqueeze(-2))
+    lowest = torch.cat([scalarization(Y).nan_to_num(nan=torch.inf), torch.full_like(of_each, torch.inf)], dim=-1)
+    lowest = lowest.amin(dim=-1)
+    return torch.where(lowest.isinf(), of_each.squeeze(-1), lowest)
 
 
 def _require_scalarization(scalarization: object) -> None:

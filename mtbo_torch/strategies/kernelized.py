@@ -228,8 +228,8 @@ class KernelStrategy(Strategy, Generic[ModelT]):
 
     def _search(self, surrogate: Surrogate, weights: Tensor, radius: Tensor, used: Tensor) -> Tensor:
         """Return the best points ``(b) x 1 x d`` for ``(b) x k`` weights."""
-        goal, units, Y = self.goal, surrogate.units, self._observed_Y.rows
-        scalarization, worst = goal.scalarize(weights, units, Y), goal.find_lowest(weights, units, Y)
+        goal, units = self.goal, surrogate.units
+        scalarization, worst = goal.scalarize(weights, units, self._observed_Y.rows)
 
         def acquire(belief: Belief) -> Tensor:
             value = scalarized_ucb(belief, scalarization, radius, self.bound)

@@ -248,11 +248,11 @@ def test_a_task_that_says_nothing_does_no_harm(kind: type[KernelStrategy]) -> No
 def test_the_reference_point_is_the_best_seen() -> None:
     chosen = run(strategy(MTKB, {"choices": CHOICES}), 6)
     units = chosen._surrogate.units
-    scalarization = chosen.goal.scalarize(torch.tensor([0.5, 0.5], dtype=torch.double), units, chosen.train_Y)
+    scalarization, _ = chosen.goal.scalarize(torch.tensor([0.5, 0.5], dtype=torch.double), units, chosen.train_Y)
     standardized = (chosen.train_Y - units.offset) / units.scale
     close(scalarization.ref_point, standardized.amax(dim=0), 1e-12)
     linear = run(strategy(MTKB, {"choices": CHOICES}, scalarization=LinearScalarization), 6)
-    scalarized = linear.goal.scalarize(torch.ones(2).double(), linear._surrogate.units, linear.train_Y)
+    scalarized, _ = linear.goal.scalarize(torch.ones(2).double(), linear._surrogate.units, linear.train_Y)
     assert isinstance(scalarized, LinearScalarization)
 
 

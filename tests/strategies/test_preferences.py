@@ -152,9 +152,9 @@ def test_a_point_of_a_box_is_a_maximizer(kind: type[KernelStrategy]) -> None:
     radius, model = chosen.radius, chosen.model
     x = chosen.ask()
     given = (chosen.asked_weights[:, 0], chosen._surrogate.units, chosen.train_Y)
-    worst = chosen.goal.find_lowest(*given)
+    scalarization, worst = chosen.goal.scalarize(*given)
     acqf = ScalarizedMultiTaskUCB(
-        model, chosen.goal.scalarize(*given), radius, bound="ellipsoid", constraints=LIMITS, infeasible_value=worst
+        model, scalarization, radius, bound="ellipsoid", constraints=LIMITS, infeasible_value=worst
     )
     grid = torch.cartesian_prod(torch.linspace(0, 1, 25), torch.linspace(0, 2, 25)).double()
     values = acqf(grid.reshape(-1, 1, 1, 2).expand(-1, 2, 1, 2))
@@ -216,7 +216,7 @@ def test_without_a_reference_point_a_learning_strategy_takes_the_best_seen_of_ea
     chosen = strategy(MTKB, {"choices": CHOICES}, kernel=3, refit_every=1, signs=SIGNS)
     chosen.tell(CHOICES[:6], objective(CHOICES[:6]))
     weights = torch.tensor([0.4, 0.6], dtype=torch.double)
-    s = chosen.goal.scalarize(weights, chosen._surrogate.units, chosen.train_Y)
+    s, _ = chosen.goal.scalarize(weights, chosen._surrogate.units, chosen.train_Y)
     Y = objective(CHOICES[:6])
     standardized = (Y - Y.mean(dim=0)) / Y.std(dim=0)
     best = torch.stack([standardized[:, 0].max(), (-standardized[:, 2]).max()])
@@ -326,5 +326,5 @@ def test_a_batch_of_learning_trials_has_its_own_units() -> None:
     Y = objective(start)
     close(units.offset, Y.mean(dim=1, keepdim=True), 1e-12)
     close(units.scale, Y.std(dim=1, keepdim=True), 1e-12)
-    assert chosen.goal.find_lowest(weights, units, chosen.train_Y).shape == (2,)
+    assert chosen.goal.scalarize(weights, units, chosen.train_Y)[1].shape == (2,)
     assert chosen.ask().shape == (2, 1, 2)
