@@ -72,7 +72,7 @@ def _root(variance: Tensor) -> Tensor:
 
 
 class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
-    r"""The acquisition of MT-KB (Algorithm 1): what the scalarised tasks can be at a point, at best.
+    r"""The acquisition of MT-KB (Algorithm 1): what the scalarized tasks can be at a point, at best.
 
     .. math:: u(x) = s_\lambda(\mu_t(x)) + L_\lambda \beta_t \|\Gamma_t(x, x)\|^{1/2}
 
@@ -82,7 +82,7 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
     .. math:: \lambda^T \mu_t(x) + \beta_t (\lambda^T \Gamma_t(x, x) \lambda)^{1/2}, \quad
         s_\lambda(\mu_t(x) + \beta_t (diag \Gamma_t(x, x))^{1/2})
 
-    for the linear and for any other scalarisation. With constraints :math:`A y \le c` that hold with probability p(x)
+    for the linear and for any other scalarization. With constraints :math:`A y \le c` that hold with probability p(x)
     under the joint posterior, the value is :math:`p(x) u(x) + (1 - p(x)) w`, where w is what a point that violates
     them is worth.
 
@@ -91,7 +91,7 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
     tasks is taken as independent, with one warning.
 
     Pending points are hallucinated: they shrink the variance and leave the mean. The value of ``q`` points is the sum
-    of their values when each takes those before it as pending, so ``sequential=True`` is the cheap way to optimise it.
+    of their values when each takes those before it as pending, so ``sequential=True`` is the cheap way to optimize it.
 
     Args:
         model: A fitted multi-output model.

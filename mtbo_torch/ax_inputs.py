@@ -54,7 +54,7 @@ def estimate_radius(model: Model, delta: float = 0.1) -> Tensor:
     # Members of a list are independent of each other: gains add up, and so do squared norms.
     gain = torch.stack([member.info_gain for member in members]).sum(dim=0)
     norm = torch.stack([member.surrogate.mean_norm for member in members]).square().sum(dim=0).sqrt().clamp_min(1)
-    # The noise's scale over the root of the regulariser is one, whatever the noise of each task.
+    # The noise's scale over the root of the regularizer is one, whatever the noise of each task.
     if any(isinstance(member, NystromMultiTaskGP) for member in members):
         return nystrom_radius(gain, norm, noise_scale=1.0, eta=1.0, delta=delta, epsilon=DEFAULT_EPSILON)
     return exact_radius(gain, norm, noise_scale=1.0, eta=1.0, delta=delta)
@@ -79,7 +79,7 @@ def construct_inputs_scalarized_ucb(
 
     Args:
         model: The fitted model, with m outputs.
-        objective: The n objectives: outcomes, with their signs or weights. All outputs, maximised, by default.
+        objective: The n objectives: outcomes, with their signs or weights. All outputs, maximized, by default.
         ref_point: ``n``, the objectives' thresholds, all to be exceeded; NaN where there is none. It is the reference
             point of a Chebyshev or hypervolume scalarization. The origin by default: Ax standardizes, so that is the
             average outcome.
@@ -88,7 +88,7 @@ def construct_inputs_scalarized_ucb(
         X_baseline: ``t x d``, observed points.
         X_pending: ``p x d``, points that are being evaluated.
         scalarization: A class, such as :class:`LinearScalarization`, or a scalarization of the n objectives in their
-            order, all maximised. A :class:`ChebyshevScalarization` by default.
+            order, all maximized. A :class:`ChebyshevScalarization` by default.
         weights: ``n``, or the distribution that they are drawn from anew each time. By default
             those of its ``default_weights``.
         radius: A number; :func:`estimate_radius` by default.

@@ -1,4 +1,4 @@
-r"""Scalarisations :math:`s_\lambda` with their Lipschitz constants, and the distributions the weights come from."""
+r"""Scalarizations :math:`s_\lambda` with their Lipschitz constants, and the distributions the weights come from."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROUNDING = 1e-6
 
 
 class Scalarization(MCAcquisitionObjective, ABC):
-    r"""What all scalarisations are: one value :math:`s_\lambda(y)`, to be maximised, from the values y of n tasks.
+    r"""The base of all scalarizations: one value :math:`s_\lambda(y)`, to be maximized, from the values y of n tasks.
 
     :math:`s_\lambda : R^n \to R` never falls when a task rises. It is a BoTorch objective for Monte-Carlo acquisitions,
     too. For one of your own, define ``_scalarize``, from ``... x n`` values to ``...``, and :attr:`lipschitz`. If its
@@ -102,7 +102,7 @@ class Scalarization(MCAcquisitionObjective, ABC):
         return None
 
     def upper_bound(self, mean: Tensor, deviations: Tensor) -> Tensor:
-        r"""``... x q``, the largest value if y is at most `deviations` from `mean` in each of :attr:`directions`.
+        r"""Return the largest value, ``... x q``, if y is within `deviations` of `mean` in each of :attr:`directions`.
 
         For the tasks that is :math:`s_\lambda(\mu + \delta)`, because s never falls when one of them rises.
 
@@ -124,7 +124,7 @@ class Scalarization(MCAcquisitionObjective, ABC):
     def _scalarize(self, Y: Tensor) -> Tensor: ...
 
     def forward(self, samples: Tensor, X: Tensor | None = None) -> Tensor:
-        """Scalarise ``... x (b) x q x n`` values into ``... x (b) x q``; `X` is ignored, for BoTorch."""
+        """Scalarize ``... x (b) x q x n`` values into ``... x (b) x q``; `X` is ignored, for BoTorch."""
         samples = require_tensor("Y", samples, "Pass one column per task.")
         if samples.dim() == 0 or samples.shape[-1] != self.num_tasks:
             raise ValueError(
@@ -160,7 +160,7 @@ class LinearScalarization(Scalarization):
         return self.weights.unsqueeze(-2)
 
     def upper_bound(self, mean: Tensor, deviations: Tensor) -> Tensor:
-        r"""``... x q``, :math:`\lambda^T \mu + \delta`, from ``... x q x n`` means and ``... x q x 1`` deviations."""
+        r"""Return :math:`\lambda^T \mu + \delta`, ``... x q``, for ``... x q x n`` means, ``... x q x 1`` deviations."""
         return self(mean) + deviations.squeeze(-1)
 
     def _scalarize(self, Y: Tensor) -> Tensor:
@@ -170,7 +170,7 @@ class LinearScalarization(Scalarization):
 class ChebyshevScalarization(Scalarization):
     r"""The worst weighted task, :math:`s_\lambda(y) = \min_i \lambda_i (y_i - z_i)`.
 
-    With z below all values, or above all, every point of the Pareto front maximises it for some weights; of the
+    With z below all values, or above all, every point of the Pareto front maximizes it for some weights; of the
     weighted sum that is only true of convex fronts.
 
     Args:
@@ -214,7 +214,7 @@ class HypervolumeScalarization(Scalarization):
 
     With :class:`SphereWeights`, the average over :math:`\lambda` of the best value in a set is the hypervolume that the
     set dominates beyond z, divided by a constant, the volume of the unit ball's positive part (Zhang & Golovin 2020):
-    who maximises :math:`s_\lambda` in each round maximises the hypervolume. Where something is gained, it ranks points
+    who maximizes :math:`s_\lambda` in each round maximizes the hypervolume. Where something is gained, it ranks points
     as :meth:`chebyshev` does.
 
     Args:
@@ -266,7 +266,7 @@ class HypervolumeScalarization(Scalarization):
         """
         if self.upper is None:
             raise ValueError(
-                "upper should be given for a Lipschitz constant, which this scalarisation only has on a bounded range, "
+                "upper should be given for a Lipschitz constant, which this scalarization only has on a bounded range, "
                 'got None. Pass upper=, or use bound="ellipsoid", which needs no constant.'
             )
         steps = (self.upper - self.ref_point).to(self.weights) / self._positive_weights
@@ -274,7 +274,7 @@ class HypervolumeScalarization(Scalarization):
         return slope / self._positive_weights.amin(dim=-1)
 
     def chebyshev(self) -> ChebyshevScalarization:
-        r"""The scalarisation c with :math:`s = \max(0, c)^n`: the weights :math:`1 / \lambda_i`, from the same point.
+        r"""Return the scalarization c with :math:`s = \max(0, c)^n`: weights :math:`1 / \lambda_i`, the same point.
 
         It also ranks points that are worth nothing here, so a search is never on a plateau.
         """
@@ -290,13 +290,13 @@ class HypervolumeScalarization(Scalarization):
 
 
 class ObjectiveScalarization(Scalarization):
-    r"""A scalarisation of objectives that are linear in the tasks: :math:`s(C y)`.
+    r"""A scalarization of objectives that are linear in the tasks: :math:`s(C y)`.
 
-    A row of C with a single entry of -1 is a task to be minimised; a column of zeros, a task that is no objective. So
+    A row of C with a single entry of -1 is a task to be minimized; a column of zeros, a task that is no objective. So
     it may fall when a task rises, but not when an objective does.
 
     Args:
-        scalarization: s, of the k objectives, all maximised.
+        scalarization: s, of the k objectives, all maximized.
         objectives: ``k x n``, the matrix C.
 
     Example:
@@ -360,9 +360,9 @@ class ObjectiveScalarization(Scalarization):
 
 
 class WeightDistribution(ABC):
-    r"""Where weights come from: a distribution :math:`P_\lambda`, on the simplex unless a class says otherwise.
+    r"""A distribution of weights :math:`P_\lambda`, on the simplex unless a class says otherwise.
 
-    For one of your own, define ``_draw``, which need not normalise what it draws.
+    For one of your own, define ``_draw``, which need not normalize what it draws.
 
     Args:
         num_tasks: The number of tasks n.
@@ -425,11 +425,11 @@ class WeightDistribution(ABC):
     def _draw(
         self, shape: tuple[int, ...], generator: torch.Generator | None, dtype: torch.dtype, device: torch.device
     ) -> Tensor:
-        """Draw non-negative vectors; :meth:`sample` normalises them."""
+        """Draw non-negative vectors; :meth:`sample` normalizes them."""
 
 
 class UniformWeights(WeightDistribution):
-    r"""Normalised uniform weights, :math:`\lambda = u / \|u\|_1` with u uniform on the unit cube.
+    r"""Normalized uniform weights, :math:`\lambda = u / \|u\|_1` with u uniform on the unit cube.
 
     They favour the middle of the simplex; :class:`DirichletWeights` are uniform on it.
 
@@ -450,7 +450,7 @@ class UniformWeights(WeightDistribution):
 
 
 class InverseUniformWeights(WeightDistribution):
-    r"""The paper's weights for the Chebyshev scalarisation (Section 5).
+    r"""The paper's weights for the Chebyshev scalarization (Section 5).
 
     :math:`\lambda = \alpha / \|\alpha\|_1`, :math:`\alpha_i = \|u\|_1 / u_i`, u uniform on the unit cube.
 
@@ -630,7 +630,7 @@ class FixedWeights(WeightDistribution):
 
 
 def _beside_points(vectors: Tensor, Y: Tensor) -> Tensor:
-    """``(b) x n`` vectors so that they broadcast with ``... x (b) x q x n`` values."""
+    """Shape ``(b) x n`` vectors so that they broadcast with ``... x (b) x q x n`` values."""
     return (vectors if vectors.dim() == 1 else vectors.unsqueeze(-2)).to(Y)
 
 
@@ -671,5 +671,5 @@ def _require_weights(weights: object) -> None:
     if (weights < 0).any() | (weights.amax(dim=-1) == 0).any():
         raise ValueError(
             f"weights should be non-negative and not all zero, got {describe(weights)}. "
-            "Turn the sign of an objective that is to be minimised instead."
+            "Turn the sign of an objective that is to be minimized instead."
         )

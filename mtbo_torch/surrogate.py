@@ -100,7 +100,7 @@ class Surrogate:
 
     @property
     def tracked(self) -> Belief:
-        """What is known at the points that are tracked, in the regression's units."""
+        """The belief at the points that are tracked, in the regression's units."""
         assert self.tracking is not None
         belief = self._add_prior_mean(self.tracking, self.tracking.X)
         return belief if self.real is None else belief.with_mean_of(self.real.tracked)

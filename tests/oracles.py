@@ -51,10 +51,10 @@ def posterior(
 ) -> tuple[np.ndarray, np.ndarray]:
     """mu_t at each point of Z, and the joint Gamma_t over Z (Section 3.1)."""
     t, n = Y.shape
-    regularised = gram(gamma, X, X, n) + noise_matrix(eta, t, n)
+    regularized = gram(gamma, X, X, n) + noise_matrix(eta, t, n)
     G_x = gram(gamma, X, Z, n)
-    mean = G_x.T @ np.linalg.solve(regularised, Y.reshape(-1))
-    covariance = gram(gamma, Z, Z, n) - G_x.T @ np.linalg.solve(regularised, G_x)
+    mean = G_x.T @ np.linalg.solve(regularized, Y.reshape(-1))
+    covariance = gram(gamma, Z, Z, n) - G_x.T @ np.linalg.solve(regularized, G_x)
     return mean.reshape(len(Z), n), covariance
 
 
@@ -100,8 +100,8 @@ def chebyshev_ucb(weights: np.ndarray, radius: float, mean: np.ndarray, covarian
     """s_lambda(mu) + L_lambda beta ||Gamma||^(1/2) with L = max lambda, at each point."""
     n = mean.shape[-1]
     norms = operator_norm(blocks(covariance, n))
-    scalarised = [chebyshev(weights, mu, np.zeros(n)) for mu in mean]
-    return np.array([s + max(weights) * radius * math.sqrt(v) for s, v in zip(scalarised, norms, strict=True)])
+    scalarized = [chebyshev(weights, mu, np.zeros(n)) for mu in mean]
+    return np.array([s + max(weights) * radius * math.sqrt(v) for s, v in zip(scalarized, norms, strict=True)])
 
 
 def nystrom_posterior(
@@ -194,7 +194,7 @@ def independent_nystrom_radius(
 def theorem_2(
     L: float, b: float, sigma: float, eta: float, delta: float, kappa: float, gain: float, norms: list
 ) -> float:
-    """The printed right-hand side with the realised gain, norms ||Gamma_t(x_t, x_t)|| after each observation."""
+    """The printed right-hand side with the realized gain, norms ||Gamma_t(x_t, x_t)|| after each observation."""
     radius = b + sigma / math.sqrt(eta) * math.sqrt(2 * (math.log(1 / delta) + gain))
     return 2 * L * radius * math.sqrt((1 + kappa / eta) * len(norms) * sum(norms))
 
@@ -245,12 +245,12 @@ def given_seen(
     seen = [i for i, y in enumerate(Y.reshape(-1)) if not math.isnan(y)]
     G = gram(gamma, X, X, n)[np.ix_(seen, seen)]
     y, eta = Y.reshape(-1)[seen], np.broadcast_to(noise, (t, n)).reshape(-1)[seen]
-    regularised, cross = G + np.diag(eta), gram(gamma, X, Z, n)[seen]
-    dual = np.linalg.solve(regularised, y)
+    regularized, cross = G + np.diag(eta), gram(gamma, X, Z, n)[seen]
+    dual = np.linalg.solve(regularized, y)
     mean = (cross.T @ dual).reshape(len(Z), n)
-    covariance = gram(gamma, Z, Z, n) - cross.T @ np.linalg.solve(regularised, cross)
+    covariance = gram(gamma, Z, Z, n) - cross.T @ np.linalg.solve(regularized, cross)
     gain = 0.5 * np.linalg.slogdet(np.eye(len(seen)) + G @ np.diag(1 / eta))[1]
-    return mean, covariance, gain, math.sqrt(max(dual @ G @ dual, 0)), _log_density(regularised, y)
+    return mean, covariance, gain, math.sqrt(max(dual @ G @ dual, 0)), _log_density(regularized, y)
 
 
 def leave_one_out(gamma: Gamma, X: np.ndarray, Y: np.ndarray, eta: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:

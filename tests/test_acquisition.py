@@ -1,4 +1,4 @@
-"""ScalarizedMultiTaskUCB: values, gradients, and every way BoTorch maximises it."""
+"""ScalarizedMultiTaskUCB: values, gradients, and every way BoTorch maximizes it."""
 
 from __future__ import annotations
 
@@ -195,8 +195,8 @@ def test_a_posterior_without_cross_covariances_is_used_as_independent_and_says_s
         value = acqf(Z.unsqueeze(-2))
     close(acqf(Z.unsqueeze(-2)), value, 1e-10)  # warnings are errors: the second call has none
     posterior = model.posterior(Z.unsqueeze(-2))
-    scalarised = ChebyshevScalarization(weights(2))(posterior.mean).squeeze(-1)
-    close(value, scalarised + weights(2).max() * 1.5 * posterior.variance.amax(dim=-1).squeeze(-1).sqrt(), 1e-8)
+    scalarized = ChebyshevScalarization(weights(2))(posterior.mean).squeeze(-1)
+    close(value, scalarized + weights(2).max() * 1.5 * posterior.variance.amax(dim=-1).squeeze(-1).sqrt(), 1e-8)
     acqf.set_X_pending(Z[:1])
     with pytest.raises(UnsupportedError, match="KroneckerMultiTaskGP"):
         acqf(Z.unsqueeze(-2))

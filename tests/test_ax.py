@@ -41,7 +41,7 @@ from mtbo_torch import (
     nystrom_radius,
 )
 
-# At a kink of a Chebyshev scalarisation BoTorch's line search ends early, and says so.
+# At a kink of a Chebyshev scalarization BoTorch's line search ends early, and says so.
 pytestmark = pytest.mark.filterwarnings("ignore:Optimization failed")
 
 WEIGHTS = torch.tensor([0.3, 0.7], dtype=torch.double)
@@ -62,7 +62,7 @@ def constructed(model: object, **kwargs: Any) -> ScalarizedMultiTaskUCB:
     return ScalarizedMultiTaskUCB(**get_acqf_input_constructor(ScalarizedMultiTaskUCB)(model=model, **kwargs))
 
 
-def test_outcomes_are_turned_into_objectives_that_are_all_maximised() -> None:
+def test_outcomes_are_turned_into_objectives_that_are_all_maximized() -> None:
     model = fitted()
     _, _, Z = data(8, 2, 2)
     ref_point = torch.tensor([-0.4, -0.2], dtype=torch.double)
@@ -71,11 +71,11 @@ def test_outcomes_are_turned_into_objectives_that_are_all_maximised() -> None:
     )
     mean = model.mean(Z)
     objectives = torch.stack([mean[:, 1], -2 * mean[:, 0]], dim=-1)
-    scalarised = (WEIGHTS * (objectives - ref_point)).amin(dim=-1)
+    scalarized = (WEIGHTS * (objectives - ref_point)).amin(dim=-1)
     # The norm is that of the objectives.
     C = torch.tensor([[0.0, 1.0], [-2.0, 0.0]], dtype=torch.double)
     norm = torch.linalg.matrix_norm(C @ model.covariance(Z) @ C.T, ord=2)
-    close(acqf(Z.unsqueeze(-2)), scalarised + 0.7 * 1.5 * norm.sqrt(), 1e-10)
+    close(acqf(Z.unsqueeze(-2)), scalarized + 0.7 * 1.5 * norm.sqrt(), 1e-10)
     check_gradient(acqf, Z)
 
 
@@ -89,7 +89,7 @@ def test_the_lipschitz_constant_holds_whatever_the_coefficients(kind: type) -> N
     assert (change <= scalarization.lipschitz * (first - second).norm(dim=-1) + 1e-12).all()
 
 
-def test_without_an_objective_all_outputs_are_maximised() -> None:
+def test_without_an_objective_all_outputs_are_maximized() -> None:
     model = fitted()
     _, _, Z = data(8, 2, 2)
     plain = ScalarizedMultiTaskUCB(model, ChebyshevScalarization(WEIGHTS), radius=1.5)
@@ -114,7 +114,7 @@ def test_pending_points_are_passed_on() -> None:
     assert (pending(Z.unsqueeze(-2)) < free(Z.unsqueeze(-2))).all()
 
 
-def test_a_scalarisation_is_of_the_objectives() -> None:
+def test_a_scalarization_is_of_the_objectives() -> None:
     model = fitted()
     _, _, Z = data(8, 2, 2)
     acqf = constructed(model, objective=signed(-1.0, 1.0), scalarization=LinearScalarization(WEIGHTS), radius=0.0)
@@ -229,7 +229,7 @@ def test_the_ellipsoid_and_the_hypervolume_are_options() -> None:
     )
     mean, sd = model.mean(Z), model.covariance(Z).diagonal(dim1=-2, dim2=-1).sqrt()
     optimistic = torch.stack([-mean[:, 2] + 1.5 * sd[:, 2], mean[:, 0] + 1.5 * sd[:, 0]], dim=-1)
-    # Of which the scalarisation is the square; the root also ranks what does not exceed the reference point.
+    # Of which the scalarization is the square; the root also ranks what does not exceed the reference point.
     expected = ((optimistic - ref_point) / WEIGHTS).amin(dim=-1)
     close(acqf(Z.unsqueeze(-2)), expected, 1e-9)
     by_norm = constructed(model, ref_point=torch.zeros(3), radius=1.5, scalarization=HypervolumeScalarization)
@@ -340,7 +340,7 @@ def test_pending_trials_completed_in_another_order() -> None:
 
 
 @pytest.mark.slow
-def test_tracked_metrics_are_learned_but_not_optimised() -> None:
+def test_tracked_metrics_are_learned_but_not_optimized() -> None:
     client = client_of(radius=1.0)
     run(client, 4, lambda point: evaluated(point) | {"third": point["x"]})
     client.get_next_trials(max_trials=2)

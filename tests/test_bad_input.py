@@ -266,7 +266,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         lambda: MODEL.condition_on_observations(Z[:5].expand(2, 5, 2), Y.expand(3, 5, 3)),
         "X and Y should have batch shapes that broadcast",
     ),
-    # Scalarisations and weights
+    # Scalarizations and weights
     (lambda: LinearScalarization(torch.tensor([0.5, -0.5])), "weights should be non-negative"),
     (lambda: ChebyshevScalarization(torch.tensor([0.0, 0.0])), "weights should be non-negative and not all zero"),
     (lambda: ChebyshevScalarization(torch.tensor([0.5, NAN])), "weights should contain finite"),
@@ -602,7 +602,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: construct_inputs_scalarized_ucb(MODEL, X_baseline=[0.0]), "X_baseline should be a torch.Tensor"),
     (lambda: construct_inputs_scalarized_ucb(MODEL, weights="a"), "weights should be a torch.Tensor"),
     (lambda: construct_inputs_scalarized_ucb(MODEL, scalarization=3), "scalarization should be a Scalarization"),
-    # Scalarisations and weights, once more
+    # Scalarizations and weights, once more
     (lambda: SCALARIZATION(None), "Y should be a torch.Tensor"),
     (lambda: SCALARIZATION(torch.ones(2, 3).long()), "Y should have a floating-point"),
     (lambda: SCALARIZATION(torch.tensor(1.0)), "Y should be"),

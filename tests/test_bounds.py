@@ -471,7 +471,7 @@ rules = pytest.mark.parametrize("scalarization", [LinearScalarization, Chebyshev
 
 @kinds
 @rules
-def test_a_choice_is_the_maximiser(kind: type[KernelStrategy], scalarization: type) -> None:
+def test_a_choice_is_the_maximizer(kind: type[KernelStrategy], scalarization: type) -> None:
     own = {"oversampling": 0.5} if kind in (MTBKB, ITBKB) else {}
     chosen = run(strategy(kind, scalarization=scalarization, **own), 7)
     x = chosen.ask()
@@ -490,7 +490,7 @@ def test_choices_of_a_batch_of_trials(kind: type[KernelStrategy]) -> None:
 
 
 @kinds
-def test_a_point_of_a_box_is_a_maximiser(kind: type[KernelStrategy]) -> None:
+def test_a_point_of_a_box_is_a_maximizer(kind: type[KernelStrategy]) -> None:
     chosen = run(strategy(kind, bounds=BOX, seed=[0, 1]), 3)
     x = chosen.ask()
     grid = torch.cartesian_prod(torch.linspace(0, 1, 12), torch.linspace(0, 2, 12)).double()

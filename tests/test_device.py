@@ -602,7 +602,7 @@ def test_prior_variances_are_the_host_librarys(kernel: Any) -> None:
 
 # Strategies
 
-# By ask and by tell, in a round after the first few. Choosing on a box, apart from the optimiser, which works on the
+# By ask and by tell, in a round after the first few. Choosing on a box, apart from the optimizer, which works on the
 # host, and from learning a kernel, which does, too.
 WAITS = {
     "MTKB on choices": (5, 7),

@@ -81,7 +81,7 @@ def test_a_box_of_chebyshev_weights_leads_to_a_part_of_the_front() -> None:
 
 
 @pytest.mark.parametrize("bound", ["norm", "ellipsoid"])
-def test_what_is_to_be_minimised_is(bound: str) -> None:
+def test_what_is_to_be_minimized_is(bound: str) -> None:
     costs = torch.tensor([1.0, -1.0], dtype=torch.double)
     together = kernel([[1.0, 0.5], [0.5, 1.0]])
     options = {"choices": CHOICES, "eta": 1e-4, "radius": 1.0, "bound": bound, "scalarization": LinearScalarization}
@@ -152,7 +152,7 @@ def test_the_hypervolume_grows_faster_than_by_quasi_random_search() -> None:
 
 
 @pytest.mark.slow
-def test_fifty_objectives_are_optimised_like_two() -> None:
+def test_fifty_objectives_are_optimized_like_two() -> None:
     generator = torch.Generator().manual_seed(0)
     centers = 0.4 + 0.2 * torch.rand(50, generator=generator, dtype=torch.double)
     features = torch.randn(50, 3, generator=generator, dtype=torch.double)

@@ -126,7 +126,7 @@ def moments(Y: Tensor, is_standardized: bool = True) -> Answer:
 
 
 def by_hand(case: Case, X: np.ndarray, Y: Tensor, variances: np.ndarray, Z: np.ndarray, constants: Answer) -> Answer:
-    """Standardised, solved densely and transformed back; the variances of all values are those behind the transform."""
+    """Standardized, solved densely and transformed back; the variances of all values are those behind the transform."""
     offset, scale = constants
     G = oracles.gram(case.gamma, X, X, N) + np.diag(np.broadcast_to(variances, Y.shape).reshape(-1))
     cross = oracles.gram(case.gamma, X, Z, N)
@@ -753,7 +753,7 @@ def test_acquisitions_of_unrelated_tasks_agree_with_single_task_models(
 
 @every_model
 @every_acquisition
-def test_acquisitions_are_optimised(model_class: ModelClass, make: Callable[..., AcquisitionFunction]) -> None:
+def test_acquisitions_are_optimized(model_class: ModelClass, make: Callable[..., AcquisitionFunction]) -> None:
     X, Y, _ = standardized_data(8, 2)
     kernel = ICMKernel(rbf(0.4), double([[1.0, -0.6], [-0.6, 1.0]]))
     model = build(model_class, X, Y, kernel, eta=0.01, **transforms(2))
@@ -784,7 +784,7 @@ def test_knowledge_gradient_averages_the_means_of_fantasies(model_class: ModelCl
 
 @every_model
 @pytest.mark.parametrize("by", [pytest.param("objective", marks=pytest.mark.slow), "posterior transform"])
-def test_knowledge_gradients_are_optimised(model_class: ModelClass, by: str) -> None:
+def test_knowledge_gradients_are_optimized(model_class: ModelClass, by: str) -> None:
     X, Y, _ = standardized_data(8, 2)
     model = build(model_class, X, Y, ICMKernel(rbf(0.4), task_matrix(2)), eta=0.01)
     torch.manual_seed(0)

@@ -415,7 +415,7 @@ def spread(t: int = 8) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def check_standardized(model: ExactMultiTaskGP, Y: Tensor, noise: Any, X: Tensor, Z: Tensor) -> None:
-    """Against the oracle on values standardised by hand, task by task, and inputs scaled by hand."""
+    """Against the oracle on values standardized by hand, task by task, and inputs scaled by hand."""
     lower, upper = X.amin(dim=0), X.amax(dim=0)
     inputs, points = (((A - lower) / (upper - lower)).numpy() for A in (X, Z))
     offset, scale = np.zeros(N), np.ones(N)
@@ -434,7 +434,7 @@ def check_standardized(model: ExactMultiTaskGP, Y: Tensor, noise: Any, X: Tensor
 
 @every_pattern
 @pytest.mark.parametrize("noise", ["constant", "varying"])
-def test_standardising_and_known_noise_go_by_what_was_seen(hide: Callable[[Tensor], Tensor], noise: str) -> None:
+def test_standardizing_and_known_noise_go_by_what_was_seen(hide: Callable[[Tensor], Tensor], noise: str) -> None:
     X, Y, Z = spread()
     Y = hide(Y)
     Y[1:, 2] = NAN  # a task with one value, or none
@@ -554,7 +554,7 @@ def test_acquisitions_and_their_gradients_are_finite(build: Builder, hide: Calla
     check_gradient(ScalarizedMultiTaskUCB(model, LinearScalarization(double([0.2, 0.3, 0.5])), 1.5), Z)
 
 
-def test_botorch_maximises_it() -> None:
+def test_botorch_maximizes_it() -> None:
     X, Y, _ = data(10, N, 2)
     model = model_of(X, at_random(Y))
     acqf = ScalarizedMultiTaskUCB(model, LinearScalarization(double([0.2, 0.3, 0.5])), 1.5)
@@ -626,7 +626,7 @@ def test_a_loop_with_missing_values(where: dict[str, Tensor], refit_every: int |
     assert mtkb.ask().isfinite().all()
 
 
-def test_a_choice_is_the_maximiser_given_what_was_seen() -> None:
+def test_a_choice_is_the_maximizer_given_what_was_seen() -> None:
     mtkb = run(strategy({"choices": CHOICES}, norm_bound=1.0, noise_scale=0.1), 6)
     gamma = oracles.separable((oracles.rbf(math.log(2)), task_matrix(N).numpy()))
     X, Y = mtkb.train_X.numpy(), mtkb.train_Y.numpy()

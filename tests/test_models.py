@@ -456,7 +456,7 @@ def test_a_tiny_prior_has_no_negative_gain() -> None:
 
 
 @pytest.mark.parametrize("n", [3, 20, 50])
-def test_commuting_sums_of_any_size_are_recognised(n: int) -> None:
+def test_commuting_sums_of_any_size_are_recognized(n: int) -> None:
     X, Y, _ = data(3, n, 1)
     for seed in range(10):
         generator = torch.Generator().manual_seed(seed)

@@ -162,7 +162,7 @@ def readme_blocks() -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
 
 
-@pytest.mark.filterwarnings("ignore:Optimization failed")  # at a kink of a Chebyshev scalarisation, in Ax
+@pytest.mark.filterwarnings("ignore:Optimization failed")  # at a kink of a Chebyshev scalarization, in Ax
 @pytest.mark.parametrize("code", readme_blocks(), ids=lambda code: code.splitlines()[0])
 def test_readme_code_runs(code: str) -> None:
     exec(compile(code, "README.md", "exec"), {})

@@ -1,4 +1,4 @@
-"""Scalarisations and weights."""
+"""Scalarizations and weights."""
 
 from __future__ import annotations
 
@@ -134,10 +134,10 @@ def test_a_single_vector_of_values(kind: type) -> None:
     assert scalarization(y) == scalarization(y.unsqueeze(0))[0]
 
 
-# The hypervolume's scalarisation.
+# The hypervolume's scalarization.
 
 
-def test_the_hypervolume_scalarisation_by_a_loop() -> None:
+def test_the_hypervolume_scalarization_by_a_loop() -> None:
     weights = SphereWeights(3).sample((4,), generator=generator(), dtype=torch.double)
     Z = torch.randn(4, 3, generator=generator(1), dtype=torch.double)
     Y = torch.randn(5, 4, 6, 3, generator=generator(2), dtype=torch.double)
@@ -208,7 +208,7 @@ def test_zero_weights_and_values_below_the_reference_point(dtype: torch.dtype) -
     close(gradient, torch.tensor([[0.0, 1.0], [0.0, 1.0], *[[0.0, 0.0]] * 4]), 1e-6)
 
 
-def test_it_is_monotone_and_ranks_as_its_chebyshev_scalarisation() -> None:
+def test_it_is_monotone_and_ranks_as_its_chebyshev_scalarization() -> None:
     weights = SphereWeights(3).sample(generator=generator(), dtype=torch.double)
     s = HypervolumeScalarization(weights, torch.zeros(3, dtype=torch.double))
     Y = torch.rand(200, 3, generator=generator(1), dtype=torch.double)
@@ -314,7 +314,7 @@ def of_objectives(weights: Tensor) -> list[Scalarization]:
 
 
 @pytest.mark.parametrize("matrix", [C, SUM, SIGNS], ids=["some", "sums", "signs"])
-def test_objectives_are_scalarised(matrix: Tensor) -> None:
+def test_objectives_are_scalarized(matrix: Tensor) -> None:
     Y = torch.randn(6, 3, generator=generator(), dtype=torch.double)
     deviations = torch.rand(6, len(matrix), generator=generator(1), dtype=torch.double)
     weights = W2 if len(matrix) == 2 else W3
@@ -342,7 +342,7 @@ def test_objectives_with_a_batch_of_weights() -> None:
 
 
 @pytest.mark.parametrize("bound", ["norm", "ellipsoid"])
-def test_tasks_to_be_minimised_are_tasks_with_their_sign_turned(bound: str) -> None:
+def test_tasks_to_be_minimized_are_tasks_with_their_sign_turned(bound: str) -> None:
     X, Y, Z = data(8, 3, 2)
     model = ExactMultiTaskGP(X, Y, icm(3, 2).kernel, eta=0.1)
     turned = ExactMultiTaskGP(X, Y @ SIGNS, ICMKernel(rbf(0.5), SIGNS @ task_matrix(3) @ SIGNS), eta=0.1)

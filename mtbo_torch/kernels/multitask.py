@@ -38,7 +38,7 @@ NO_BATCH = torch.Size()
 
 
 class MultiTaskKernel(Kernel):
-    r"""What all multi-task kernels here are: :math:`\Gamma(x, x') = \sum_j k_j(x, x') B_j \in R^{n \times n}`.
+    r"""The base of all multi-task kernels here: :math:`\Gamma(x, x') = \sum_j k_j(x, x') B_j \in R^{n \times n}`.
 
     For a kernel of your own, set ``num_tasks`` and say the terms.
 
@@ -70,10 +70,10 @@ class MultiTaskKernel(Kernel):
 
     @abstractmethod
     def terms(self) -> list[tuple[Kernel, Tensor]]:
-        """The pairs ``(k_j, B_j)``, with ``B_j`` of shape ``(b) x n x n``."""
+        """Return the pairs ``(k_j, B_j)``, with ``B_j`` of shape ``(b) x n x n``."""
 
     def independent(self) -> MultiTaskKernel:
-        r"""The same tasks without what they share, :math:`\sum_j k_j(x, x') diag(B_j)`, as a new kernel.
+        r"""Return the same tasks without what they share, :math:`\sum_j k_j(x, x') diag(B_j)`, as a new kernel.
 
         The :math:`k_j` are copied, and learned if they were to be learned; the :math:`B_j` stay as they are.
         """
@@ -92,7 +92,7 @@ class MultiTaskKernel(Kernel):
     def forward(
         self, x1: Tensor, x2: Tensor, diag: bool = False, last_dim_is_batch: bool = False, **params: object
     ) -> Tensor | LinearOperator:
-        """``(b) x N1 n x N2 n``, point-major, or its diagonal ``(b) x N n``; GPyTorch's hook behind ``kernel(x1, x2)``.
+        """Return ``(b) x N1 n x N2 n``, point-major, or its diagonal ``(b) x N n``; behind ``kernel(x1, x2)``.
 
         Args:
             x1: ``(b) x N1 x d``.
@@ -126,7 +126,7 @@ def _kron_diag(variances: Tensor, task_covar: Tensor) -> Tensor:
 
 
 class ICMKernel(MultiTaskKernel):
-    r"""The intrinsic coregionalisation model :math:`\Gamma(x, x') = k(x, x') B` (paper, Section 2).
+    r"""The intrinsic coregionalization model :math:`\Gamma(x, x') = k(x, x') B` (paper, Section 2).
 
     k says how alike two points are, B how alike two tasks are: :math:`B_{ab} > 0` if they rise and fall together,
     :math:`B_{ab} < 0` if they are in conflict. B is either given and then fixed, or learned as :math:`B = W W^T` with W
@@ -207,7 +207,7 @@ class TaskSimilarityKernel(MultiTaskKernel):
     r"""All tasks equally similar: :math:`\Gamma(x, x') = k(x, x') (\omega I + (1 - \omega) 1 1^T / n)`.
 
     At :math:`\omega = 1` the tasks are unrelated, at :math:`\omega = 0` they are one and the same function. The task
-    matrix has only two distinct eigenvalues, 1 and :math:`\omega`, so fitting costs two factorisations whatever n is.
+    matrix has only two distinct eigenvalues, 1 and :math:`\omega`, so fitting costs two factorizations whatever n is.
 
     Args:
         base_kernel: The scalar kernel :math:`k`.
@@ -349,7 +349,9 @@ class IndependentKernel(MultiTaskKernel):
 
 
 def default_kernel(num_tasks: int, num_inputs: int, batch_shape: torch.Size = NO_BATCH) -> ICMKernel:
-    """What is learned when no kernel is given: BoTorch's RBF kernel, one lengthscale per input, and a full-rank B.
+    """Return the kernel to be learned when none is given: BoTorch's RBF kernel, and a B of full rank.
+
+    It has one lengthscale per input.
 
     The lengthscales have BoTorch's prior, which is meant for inputs in the unit cube and grows with their number.
 
@@ -371,7 +373,7 @@ def default_kernel(num_tasks: int, num_inputs: int, batch_shape: torch.Size = NO
 
 
 def num_tasks_of(name: str, kernel: object) -> int:
-    """The number of tasks of any multi-task kernel of GPyTorch; a ``ValueError`` for everything else.
+    """Return the number of tasks of any multi-task kernel of GPyTorch; refuse everything else.
 
     Args:
         name: What the error calls the argument.
@@ -418,7 +420,7 @@ def require_takes(name: str, kernel: Kernel, X: Tensor) -> None:
 
 
 def shared_parameter(kernel: Kernel, batch_shape: torch.Size) -> str | None:
-    """The name of a parameter to be learned that the data sets of a batch would have to share; None if there is none.
+    """Return the name of a parameter to be learned that the data sets of a batch would have to share, or None.
 
     Args:
         kernel: The kernel.
@@ -473,9 +475,9 @@ def describe_kernel(kernel: Kernel) -> list[list[Any]]:
 
 
 def estimate_task_covar(readings: Tensor, gram: Tensor) -> Tensor:
-    r"""The paper's estimator of B from held-out readings, :math:`B = R^T K^{-1} R / m` (Section 6).
+    r"""Estimate B from held-out readings as the paper does, :math:`B = R^T K^{-1} R / m` (Section 6).
 
-    Taking out what the places explain leaves what the tasks share. It maximises the likelihood of
+    Taking out what the places explain leaves what the tasks share. It maximizes the likelihood of
     :math:`R \sim N(0, K \otimes B)`.
 
     Args:

@@ -50,7 +50,7 @@ from mtbo_torch.surrogate import IDENTITY, Surrogate
 
 
 class Problem(NamedTuple):
-    """What a regression is fitted to.
+    """The data and the kernel of a regression.
 
     Attributes:
         kernel: The kernel.
@@ -66,7 +66,7 @@ class Problem(NamedTuple):
 
 
 class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin, ABC):
-    """What the exact and the Nystrom model share: a BoTorch model around a surrogate; see there for the arguments.
+    """The base of the exact and the Nystrom model: a BoTorch model around a surrogate; see there for the arguments.
 
     Everything it says is in the units of `train_Y`, and it takes points in those of `train_X`. It is fitted when first
     asked, and anew when its data or a hyperparameter have changed.
@@ -152,7 +152,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
 
     @property
     def surrogate(self) -> Surrogate:
-        """What was learned, of all tasks, at points behind the input transform.
+        """Everything learned, of all tasks, at points behind the input transform.
 
         It is fitted anew when the data or a hyperparameter have changed since.
         """
@@ -483,7 +483,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
 
     @property
     def _is_warped(self) -> bool:
-        """Whether the posterior is not Gaussian in the user's units."""
+        """True if the posterior is not Gaussian in the user's units."""
         return hasattr(self, "outcome_transform") and not self.outcome_transform._is_linear
 
     def _refuse_warped(self) -> NoReturn:
@@ -612,7 +612,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
 
 
 def _only(inputs: Any) -> Any:
-    """The inputs, which GPyTorch also takes as a tuple of one."""
+    """Return the inputs, which GPyTorch also takes as a tuple of one."""
     return inputs[0] if isinstance(inputs, tuple | list) and len(inputs) == 1 else inputs
 
 

@@ -37,7 +37,7 @@ class ExactMultiTaskGP(MultiTaskGPModel):
         train_Y: ``(b) x t x n``.
         covar_module: The multi-task kernel. By default an :class:`ICMKernel` with an RBF kernel with one lengthscale
             per input and a full-rank B, all learned.
-        eta: The regulariser, or the noise variance: a number, ``n`` numbers (one for each task), or either with a
+        eta: The regularizer, or the noise variance: a number, ``n`` numbers (one for each task), or either with a
             batch shape, ``(b) x 1`` or ``(b) x n``. It stays fixed. With None the noise is learned.
         mean_module: The prior mean; zero by default, as in the paper. A GPyTorch mean for one output (used for
             every task) or a ``MultitaskMean``.

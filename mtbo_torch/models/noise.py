@@ -34,7 +34,7 @@ class ObservedNoise(_GaussianLikelihoodBase):
 
     @property
     def is_constant(self) -> bool:
-        """Whether every task has one noise for all its observations."""
+        """True if every task has one noise for all its observations."""
         return bool(self._is_constant)
 
     @property
@@ -58,7 +58,7 @@ class ObservedNoise(_GaussianLikelihoodBase):
         return self.variances.nan_to_num(nan=-torch.inf).amax(dim=-2, keepdim=True)
 
     def marginal(self, function_dist: MultivariateNormal, *params: Any, **kwargs: Any) -> MultivariateNormal:
-        """The distribution of noisy values: at the data with their own noise, elsewhere with the average."""
+        """Return the distribution of noisy values: at the data with their own noise, elsewhere with the average."""
         mean, covariance = function_dist.mean, function_dist.lazy_covariance_matrix
         if isinstance(function_dist, MultitaskMultivariateNormal):
             noise = self._shaped_noise_covar(mean.shape)
@@ -72,7 +72,7 @@ class ObservedNoise(_GaussianLikelihoodBase):
 
 
 def likelihood_of(eta: float | Tensor | None, num_tasks: int, train_X: Tensor) -> MultitaskGaussianLikelihood:
-    """The likelihood of a fixed noise variance, one for all tasks or one for each; of a learned one with None."""
+    """Return the likelihood of a fixed noise variance, for all tasks or each; of a learned one with None."""
     batch_shape = train_X.shape[:-2]
     if eta is None:
         prior = LogNormalPrior(loc=-4.0, scale=1.0)
@@ -109,7 +109,7 @@ def likelihood_of(eta: float | Tensor | None, num_tasks: int, train_X: Tensor) -
 
 
 def noise_of(likelihood: Likelihood) -> Tensor:
-    """``(b) x 1`` (the same for all tasks) or ``(b) x n``."""
+    """Return the noise, ``(b) x 1`` (the same for all tasks) or ``(b) x n``."""
     if isinstance(likelihood, ObservedNoise):
         return likelihood.average
     noise = likelihood.noise if likelihood.has_global_noise else None

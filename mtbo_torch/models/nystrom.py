@@ -200,7 +200,7 @@ class NystromMultiTaskGP(MultiTaskGPModel):
         return kernel.nystrom_log_likelihood(noise, X, Y, rows_at(X, self._dictionary_of_fit))
 
     def train(self, mode: bool = True) -> Self:
-        """As in torch; the dictionary of the next fit is drawn anew."""
+        """Switch as in torch; the dictionary of the next fit is drawn anew."""
         self._dictionary_of_fit = None
         return super().train(mode)
 

@@ -37,7 +37,7 @@ def shared_product(left: Tensor, right: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Growth:
-    """What one append added to a regression, for points that are tracked.
+    """The change that one append made to a regression, for points that are tracked.
 
     Attributes:
         rows: The new rows of its factor, in each group.
@@ -161,7 +161,7 @@ class Regression(ABC):
 
 
 class RegressionBelief(Belief):
-    """What a regression knows at ``... x (b) x q x d`` points."""
+    """The belief of a regression at ``... x (b) x q x d`` points."""
 
     def __init__(self, regression: Regression, X: Tensor) -> None:
         self.regression = regression
@@ -197,7 +197,7 @@ class RegressionBelief(Belief):
 
 
 class Tracked(RegressionBelief):
-    """What is known at fixed points while observations arrive; this general version asks the regression anew.
+    """The belief at fixed points while observations arrive; this general version asks the regression anew.
 
     Args:
         regression: The regression.

@@ -36,7 +36,7 @@ class GrowingRows:
 
     @classmethod
     def allocate(cls, like: Tensor, batch_shape: torch.Size, capacity: int, width: int) -> GrowingRows:
-        """No rows yet, with room for ``(b) x capacity x width`` numbers."""
+        """Return no rows yet, with room for ``(b) x capacity x width`` numbers."""
         return cls(_Buffer(like.new_zeros(*batch_shape, capacity, width), 0), 0)
 
     @classmethod
@@ -51,7 +51,7 @@ class GrowingRows:
 
     @property
     def capacity(self) -> int:
-        """How many rows the buffer has room for."""
+        """The number of rows that the buffer has room for."""
         return self._buffer.tensor.shape[-2]
 
     def extend(self, new: Tensor) -> GrowingRows:
@@ -78,13 +78,13 @@ class GrowingRows:
         return GrowingRows(buffer, length)
 
     def expand(self, batch_shape: torch.Size) -> GrowingRows:
-        """The same rows under a larger batch shape, as a view; a later append copies them."""
+        """Return the same rows under a larger batch shape, as a view; a later append copies them."""
         return GrowingRows.of(self.rows.expand(*batch_shape, *self.rows.shape[-2:]))
 
 
 @dataclass(frozen=True)
 class Extension:
-    r"""What one append did to a factor.
+    r"""The change that one append made to a factor.
 
     Attributes:
         rows: ``... x q x (t + q)``, the new rows :math:`[-L_c^{-1} s, L_c^{-1}]` of ``M``.
@@ -147,23 +147,23 @@ class InverseCholesky:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether ``M`` itself has a gradient, and not only what it is multiplied with."""
+        """True if ``M`` itself has a gradient, and not only what it is multiplied with."""
         return any(block.rows.requires_grad for block in self.blocks)
 
     def lower(self, vectors: Tensor) -> Tensor:
-        """``M v`` for each row ``v`` of ``... x P x t``, at half the cost of a full product. Differentiable."""
+        """Return ``M v`` for each row ``v`` of ``... x P x t``, at half the cost of a full product. Differentiable."""
         if self.requires_grad:
             return self._lower(vectors)
         return _LowerProduct.apply(vectors, self)
 
     def upper(self, vectors: Tensor) -> Tensor:
-        """``M^T w`` for each row ``w`` of ``... x P x t``, at half the cost of a full product. Differentiable."""
+        """Return ``M^T w`` for each row ``w`` of ``... x P x t``, at half the cost of a full product."""
         if self.requires_grad:
             return self._upper(vectors)
         return _UpperProduct.apply(vectors, self)
 
     def quadratic(self, vectors: Tensor) -> Tensor:
-        r"""``... x P``, :math:`v^T A^{-1} v` for each row ``v`` of ``... x P x t``.
+        r"""Return :math:`v^T A^{-1} v`, ``... x P``, for each row ``v`` of ``... x P x t``.
 
         Without a gradient this is :math:`\|M v\|^2`, half a product. With one, many rows at once go through
         :math:`A^{-1} v`, which is half the gradient as well, so that value and gradient cost one product; few rows,
@@ -175,7 +175,7 @@ class InverseCholesky:
         return _QuadraticForm.apply(vectors, self)
 
     def inverse(self) -> Tensor:
-        """``... x t x t``, ``A^{-1} = M^T M``, computed when first asked for."""
+        """Return ``A^{-1} = M^T M``, ``... x t x t``, computed when first asked for."""
         if self._known.tensor is None:
             result = self.logdet.new_zeros(*self.batch_shape, self.size, self.size)
             for _, stop, rows in self._pieces():
@@ -184,7 +184,7 @@ class InverseCholesky:
         return self._known.tensor
 
     def inverse_blocks(self, width: int) -> Tensor:
-        """``... x t / w x w x w``, the diagonal blocks of ``A^{-1}``, at :math:`O(w t^2)` from the columns of ``M``."""
+        """Return the diagonal blocks of ``A^{-1}``, ``... x t / w x w x w``, at :math:`O(w t^2)`."""
         result = self.logdet.new_zeros(*self.batch_shape, self.size // width, width, width)
         for _, stop, rows in self._pieces():
             count = -(-stop // width)
@@ -196,7 +196,7 @@ class InverseCholesky:
         return result
 
     def prefers_inverse(self, num_vectors: int) -> bool:
-        """Whether a value with its gradient at this many rows should go through the inverse."""
+        """Return whether a value with its gradient at this many rows should go through the inverse."""
         # The error of v^T A^{-1} v, for v as large as the rows of A, in units of its smallest eigenvalue.
         rounding = torch.finfo(self.logdet.dtype).eps * self.size * (self.largest / self.smallest) ** 2
         return num_vectors >= MANY_ROWS and rounding <= LARGEST_ROUNDING
@@ -226,12 +226,12 @@ class InverseCholesky:
         return grown, Extension(rows, inverse)
 
     def expand(self, batch_shape: torch.Size) -> InverseCholesky:
-        """The same factor under a larger batch shape, as views."""
+        """Return the same factor under a larger batch shape, as views."""
         blocks = tuple(block.expand(batch_shape) for block in self.blocks)
         return InverseCholesky(blocks, self.logdet.expand(batch_shape), self.size, self.smallest, self.largest)
 
     def leading(self) -> InverseCholesky:
-        """The factor of the first entry of the last batch dimension, kept as a dimension of size one."""
+        """Return the factor of the first entry of the last batch dimension, kept as a dimension of size one."""
         blocks = tuple(GrowingRows.of(block.rows[..., :1, :, :]) for block in self.blocks)
         logdet, known = self.logdet[..., :1], self._known_of_leading
         return InverseCholesky(blocks, logdet, self.size, self.smallest, self.largest, known)
@@ -251,7 +251,7 @@ class InverseCholesky:
 
     @staticmethod
     def _target_length(block: GrowingRows, start: int) -> int:
-        """How many rows the block that ends at row `start` may hold before its triangle is wider than it is."""
+        """Return how many rows the block that ends at row `start` may hold before its triangle is wider than it is."""
         return block.rows.shape[-1] - (start - block.length)
 
     def _pieces(self) -> list[tuple[int, int, Tensor]]:

@@ -57,7 +57,7 @@ class GroupedKernel:
 
     @property
     def shared(self) -> bool:
-        """Whether all groups share one kernel."""
+        """True if all groups share one kernel."""
         return self.loadings is None
 
     def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
@@ -452,7 +452,7 @@ class CompletedRegression(Regression):
 
 
 class _MostlyMissing(DenseRegression):
-    """What was seen alone, until so much is seen that completing the rest pays."""
+    """Regression on what was seen alone, until so much is seen that completing the rest pays."""
 
     def append(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> Regression:
         assert noise is None

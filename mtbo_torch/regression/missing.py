@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Seen:
-    """Which of ``(b) x t x n`` values were seen.
+    """The ``(b) x t x n`` values that were seen.
 
     The rows and columns of values that no data set has seen are left out. Those that some have not seen are set to
     zero for them: such a value, with its noise on the diagonal and a target of zero, says nothing about any other.
@@ -65,7 +65,7 @@ def few_are_missing(Y: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Missing:
-    """Where ``(b) x t x n`` values are missing: the u places at which some data set misses one.
+    """The places where ``(b) x t x n`` values are missing: the u ones at which some data set misses one.
 
     Attributes:
         points: ``u``.

@@ -49,7 +49,7 @@ class Spectrum:
 
     @classmethod
     def _grouped(cls, values: Tensor, vectors: Tensor, slack: Tensor, dtype: torch.dtype) -> Spectrum:
-        """Join neighbours with equal eigenvalues and drop the directions whose eigenvalues are all zero."""
+        """Join neighbors with equal eigenvalues and drop the directions whose eigenvalues are all zero."""
         n = values.shape[-1]
         same = (values.diff(dim=-1).abs() <= slack).flatten(end_dim=-2).all(dim=0).tolist()
         starts = [0] + [i + 1 for i in range(n - 1) if not same[i]]

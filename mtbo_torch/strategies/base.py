@@ -45,7 +45,7 @@ LONGEST_SETTING = 300
 
 
 class Strategy(ABC):
-    """What all strategies are: ask for points, evaluate them, tell the values; see :class:`MTKB` for the arguments.
+    """The base of all strategies: ask for points, evaluate them, tell the values; see :class:`MTKB` for the arguments.
 
     Strategies with the same seed draw the same weights, whatever else they do: runs can be compared round by round.
 

@@ -17,7 +17,7 @@ ROLES = {1: "max", -1: "min", 0: "watched"}
 
 
 class Goal:
-    """What a strategy is after; see :class:`MTKB` for the arguments.
+    """The goal of a strategy; see :class:`MTKB` for the arguments.
 
     Args:
         num_tasks: The number of tasks n.

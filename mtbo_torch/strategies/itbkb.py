@@ -11,7 +11,7 @@ from mtbo_torch.strategies.kernelized import cut_ties
 
 
 class ITBKB(BudgetedStrategy):
-    r"""Independent-task budgeted kernelised bandits, the paper's baseline for :class:`MTBKB`.
+    r"""Independent-task budgeted kernelized bandits, the paper's baseline for :class:`MTBKB`.
 
     As :class:`ITKB`, on a dictionary and with BKB's radius times :math:`\sqrt n` (:func:`independent_nystrom_radius`).
     All tasks share one dictionary, drawn by the largest of their variances, so each is approximated at least as well as

@@ -11,7 +11,7 @@ from mtbo_torch.strategies.kernelized import ExactStrategy, cut_ties
 
 
 class ITKB(ExactStrategy):
-    r"""Independent-task kernelised bandits, the paper's baseline: nothing is learned of one task from another.
+    r"""Independent-task kernelized bandits, the paper's baseline: nothing is learned of one task from another.
 
     Task j has the prior variance :math:`B_{jj} k`, the acquisition is :math:`s_\lambda(\mu_t(x)) + L_\lambda \beta_t
     \max_j \sigma_j(x)`, and the radius is GP-UCB's times :math:`\sqrt n` (:func:`independent_radius`).

@@ -317,9 +317,9 @@ def _require_norm_per_trial(norm_bound: object, batch_shape: torch.Size) -> None
 
 
 def _require_eta(eta: object) -> None:
-    require_positive("eta", eta, "Pass the regulariser, for instance 0.1.")
+    require_positive("eta", eta, "Pass the regularizer, for instance 0.1.")
     if isinstance(eta, Tensor):
-        raise ValueError(f"eta should be one number, got {eta.tolist()}. The theory has one regulariser for all tasks.")
+        raise ValueError(f"eta should be one number, got {eta.tolist()}. The theory has one regularizer for all tasks.")
 
 
 def _require_radius(radius: object) -> None:

@@ -26,7 +26,7 @@ DEFAULT_ETA = 0.1
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What a strategy has learned. Immutable: it is replaced at the very end, so a refused call changes nothing.
+    """The state of a strategy's learning. Immutable: it is replaced at the very end, so a refused call changes nothing.
 
     Attributes:
         surrogate: What is known.
@@ -44,7 +44,7 @@ class Knowledge:
 
 
 class Workshop(Protocol):
-    """What a learner needs of its strategy: how surrogates are made and grow there."""
+    """The strategy as a learner sees it: how surrogates are made and grow there."""
 
     space: Space
     batch_shape: torch.Size

@@ -12,7 +12,7 @@ from mtbo_torch.strategies.kernelized import ExactStrategy, KernelOptions, cut_t
 
 
 class MOBO(ExactStrategy):
-    r"""Random scalarisations with independent tasks (Paria et al. 2019), the paper's baseline.
+    r"""Random scalarizations with independent tasks (Paria et al. 2019), the paper's baseline.
 
     The acquisition is :math:`s_\lambda(\mu_t(x) + \beta_t \sigma_t(x))`, with the tasks' own standard deviations.
     Unless `radius` says otherwise, :math:`\beta_t = \sqrt{0.125 \log(2 t + 1)}` in round t, a heuristic that depends on

@@ -9,7 +9,7 @@ from mtbo_torch.strategies.budgeted import BudgetedStrategy
 
 
 class MTBKB(BudgetedStrategy):
-    r"""Multi-task budgeted kernelised bandits: MT-KB on a dictionary, for very many rounds.
+    r"""Multi-task budgeted kernelized bandits: MT-KB on a dictionary, for very many rounds.
 
     A round between two draws of the dictionary costs :math:`O(r m^2 + r N m)` on N choices, a draw
     :math:`O(u m^2)` with u the number of distinct points observed, and so does each point after the first of an

@@ -9,7 +9,7 @@ from mtbo_torch.strategies.kernelized import ExactStrategy
 
 
 class MTKB(ExactStrategy):
-    r"""Multi-task kernelised bandits: optimise several correlated objectives from few noisy evaluations.
+    r"""Multi-task kernelized bandits: optimize several correlated objectives from few noisy evaluations.
 
     Each round (Algorithm 1) draws weights :math:`\lambda`, chooses
 
@@ -20,7 +20,7 @@ class MTKB(ExactStrategy):
     same form.
 
     On finite `choices` a round costs :math:`O(r t^2 + N t)` for kernels ``k B``, with r distinct non-zero eigenvalues
-    of B; on `bounds` the acquisition is maximised by BoTorch's batched L-BFGS-B. Once a value is missing (see
+    of B; on `bounds` the acquisition is maximized by BoTorch's batched L-BFGS-B. Once a value is missing (see
     :meth:`tell`), observations and points cost what :class:`ExactMultiTaskGP` says, and all choices are evaluated in
     every round.
 
@@ -33,31 +33,31 @@ class MTKB(ExactStrategy):
             the norm of the fitted function takes its place, or 1 if that is smaller.
         noise_scale: The noise's sub-Gaussian constant :math:`\sigma`, such as its standard deviation; :math:`\sqrt\eta`
             if not given.
-        eta: The regulariser, one number; if not given, 0.1, or learned where `refit_every` is given.
+        eta: The regularizer, one number; if not given, 0.1, or learned where `refit_every` is given.
         delta: The probability with which the confidence bound may fail, in ``(0, 1]``.
         radius: ``"theory"``; or a number; or ``"mobo"``, :math:`\sqrt{0.125 \log(2 t + 1)}` in round t; or a function
             that takes the number of observations to a number.
         bound: ``"norm"``, the paper's, or ``"ellipsoid"``, which is tighter and has the same guarantee; see
             :class:`ScalarizedMultiTaskUCB`.
         refit_every: After how many observations the kernel's free parameters are learned again, by maximum likelihood.
-            The strategy then works on inputs scaled to the unit cube and values standardised at each refit, and a given
+            The strategy then works on inputs scaled to the unit cube and values standardized at each refit, and a given
             kernel, `norm_bound`, `noise_scale`, `eta` and `radius` are meant in these units; points, values,
             `ref_point` and `constraints` stay in yours. By default nothing is learned, and all units are yours.
-        scalarization: The class of scalarisation, called with the weights.
-        ref_point: ``k``, the reference point of the Chebyshev or the hypervolume scalarisation, one value for each
+        scalarization: The class of scalarization, called with the weights.
+        ref_point: ``k``, the reference point of the Chebyshev or the hypervolume scalarization, one value for each
             objective, in the units of the values told and with their signs. By default the origin for Chebyshev, or, if
             the kernel is learned, the best values seen.
         weights: Where the weights come from. By default :class:`InverseUniformWeights` (the paper's) for the Chebyshev
-            scalarisation, :class:`SphereWeights` for the hypervolume's and :class:`UniformWeights` for any other.
-        signs: 1, -1 or 0 for each task: to be maximised, to be minimised, or no objective (but perhaps constrained); k
-            of them are not 0. By default all tasks are maximised.
+            scalarization, :class:`SphereWeights` for the hypervolume's and :class:`UniformWeights` for any other.
+        signs: 1, -1 or 0 for each task: to be maximized, to be minimized, or no objective (but perhaps constrained); k
+            of them are not 0. By default all tasks are maximized.
         constraints: The pair of A, ``m x n``, and c, ``m``: the values of all n tasks should satisfy :math:`A y \le c`.
             The acquisition is weighed by the probability of that.
         repeat: Whether a choice may be asked for again. With False it is not, once it was told or while it is pending:
             for tables, where a second look shows the same.
         seed: All randomness follows from it. A list of b seeds gives b independent trials side by side: points are
             then ``b x q x d`` and values ``b x q x n``, and the kernel may have batch shape ``b``.
-        num_restarts: From how many points the acquisition is maximised, on `bounds`.
+        num_restarts: From how many points the acquisition is maximized, on `bounds`.
         raw_samples: From how many Sobol points these are chosen.
 
     Example:

@@ -26,7 +26,7 @@ MOST_TASKS = 4
 
 
 class _BoTorchStrategy(SearchStrategy):
-    """Independent GPs with learned hyper-parameters, after ``2 (d + 1)`` random points; one trial after another."""
+    """Independent GPs with learned hyperparameters, after ``2 (d + 1)`` random points; one trial after another."""
 
     def _propose(self, weights: Tensor) -> Tensor:
         seeds = [int(torch.randint(2**31, (1,), generator=source)) for source in self._generators]
@@ -60,7 +60,7 @@ class _BoTorchStrategy(SearchStrategy):
 class NParEGO(_BoTorchStrategy):
     """BoTorch's qLogNParEGO with the weights of the round, as an outside reference.
 
-    Independent GPs with hyper-parameters that are learned anew in every round, after ``2 (d + 1)`` random points; a
+    Independent GPs with hyperparameters that are learned anew in every round, after ``2 (d + 1)`` random points; a
     batch of trials is worked off one by one.
 
     Args:

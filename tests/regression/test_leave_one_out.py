@@ -129,13 +129,13 @@ def test_diagonal_blocks_of_the_inverse(width: int, batch: tuple[int, ...]) -> N
     close(factor.inverse_blocks(width), torch.stack(blocks, dim=-3), 1e-10)
 
 
-def test_nothing_is_factorised_where_tasks_rotate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_factorized_where_tasks_rotate(monkeypatch: pytest.MonkeyPatch) -> None:
     X, Y, _ = data(8, 3, 2)
     model = ExactMultiTaskGP(X, Y, icm(3, 2).kernel, eta=0.1)
     assert isinstance(model.surrogate.regression, KroneckerRegression)
 
     def refuse(*args: object, **kwargs: object) -> None:
-        raise AssertionError("a factorisation")
+        raise AssertionError("a factorization")
 
     for name in ("cholesky", "cholesky_ex", "eigh", "inv", "solve", "solve_triangular", "svd"):
         monkeypatch.setattr(torch.linalg, name, refuse)
@@ -288,7 +288,7 @@ def test_its_gradient(build: Builder) -> None:
 
 
 def observed(kind: str) -> tuple[dict[str, object], Callable[[np.ndarray], np.ndarray]]:
-    """Arguments of a model, and its noise behind standardised values."""
+    """Arguments of a model, and its noise behind standardized values."""
     variances = 0.05 + torch.rand(7, 3, dtype=torch.double)
     if kind == "eta":
         return {"eta": 0.1}, lambda scale: np.full((7, 3), 0.1) * scale**2

@@ -40,7 +40,7 @@ def run(mtbkb: MTBKB | MTKB, rounds: int, q: int = 1) -> MTBKB | MTKB:
     return mtbkb
 
 
-def test_a_choice_is_the_maximiser_of_algorithm_2() -> None:
+def test_a_choice_is_the_maximizer_of_algorithm_2() -> None:
     case, mtbkb = icm(3, 2), run(strategy({"choices": CHOICES}, oversampling=0.5), 12)
     X, Y, dictionary = mtbkb.train_X.numpy(), mtbkb.train_Y.numpy(), mtbkb.dictionary.tolist()
     assert len(dictionary) < 12
@@ -177,7 +177,7 @@ def test_trials_side_by_side_equal_trials_one_by_one(kind: type, schedule: str) 
 
 
 @pytest.mark.parametrize("kind", [MTKB, MTBKB])
-def test_trials_side_by_side_on_a_box_find_maximisers(kind: type) -> None:
+def test_trials_side_by_side_on_a_box_find_maximizers(kind: type) -> None:
     options = {"norm_bound": 1.0, "noise_scale": 0.1, "num_restarts": 12, "raw_samples": 128}
     together = run(kind(icm(3, 2).kernel, bounds=BOUNDS, seed=[0, 1], **options), 4)
     radius, points = together.radius, together.ask()

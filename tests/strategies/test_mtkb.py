@@ -39,7 +39,7 @@ def run(mtkb: MTKB, rounds: int, q: int = 1) -> MTKB:
     return mtkb
 
 
-def test_a_choice_is_the_papers_maximiser() -> None:
+def test_a_choice_is_the_papers_maximizer() -> None:
     case, mtkb = icm(3, 2), run(strategy({"choices": CHOICES}), 6)
     X, Y = mtkb.train_X.numpy(), mtkb.train_Y.numpy()
     radius = oracles.exact_radius(oracles.info_gain(case.gamma, X, 0.1, 3), 1.0, 0.1, 0.1, 0.1)
@@ -50,7 +50,7 @@ def test_a_choice_is_the_papers_maximiser() -> None:
     assert torch.equal(chosen[0], CHOICES[int(np.argmax(values))])
 
 
-def test_a_point_of_a_box_is_a_maximiser() -> None:
+def test_a_point_of_a_box_is_a_maximizer() -> None:
     case, mtkb = icm(3, 2), run(strategy({"bounds": BOUNDS}, num_restarts=8, raw_samples=64), 5)
     X, Y = mtkb.train_X.numpy(), mtkb.train_Y.numpy()
     chosen, radius = mtkb.ask(), mtkb.radius.item()
@@ -232,7 +232,7 @@ def test_single_precision_runs_and_wrong_precision_is_refused() -> None:
         mtkb.tell(CHOICES[:1], objective(CHOICES[:1]))
 
 
-def test_scalarisation_and_weights_can_be_chosen() -> None:
+def test_scalarization_and_weights_can_be_chosen() -> None:
     assert isinstance(strategy({"choices": CHOICES}, scalarization=LinearScalarization).weights, UniformWeights)
     fixed = torch.tensor([0.0, 0.0, 1.0], dtype=torch.double)
     mtkb = run(strategy({"choices": CHOICES}, weights=FixedWeights(fixed), scalarization=LinearScalarization), 25)

@@ -58,15 +58,15 @@ def run(chosen: KernelStrategy, rounds: int, f: Callable[[Tensor], Tensor] = obj
 
 @kinds
 @bounds
-def test_a_task_to_be_minimised_is_its_negative_to_be_maximised(kind: type[KernelStrategy], bound: str) -> None:
+def test_a_task_to_be_minimized_is_its_negative_to_be_maximized(kind: type[KernelStrategy], bound: str) -> None:
     S = torch.diag(torch.tensor([1.0, -1.0, 1.0], dtype=torch.double))
     turned = ICMKernel(rbf(0.5), S @ task_matrix(3) @ S)
     options = {"bound": bound, "where": {"choices": CHOICES}, "ref_point": torch.tensor([0.1, 0.2, 0.3]).double()}
-    minimising = run(strategy(kind, signs=(1, -1, 1), **options), 6)
+    minimizing = run(strategy(kind, signs=(1, -1, 1), **options), 6)
     options["ref_point"] = options["ref_point"] @ S
-    maximising = run(strategy(kind, kernel=turned, **options), 6, lambda x: objective(x) @ S)
-    assert torch.equal(minimising.train_X, maximising.train_X)
-    close(minimising.train_Y @ S, maximising.train_Y, 0)
+    maximizing = run(strategy(kind, kernel=turned, **options), 6, lambda x: objective(x) @ S)
+    assert torch.equal(minimizing.train_X, maximizing.train_X)
+    close(minimizing.train_Y @ S, maximizing.train_Y, 0)
 
 
 def test_the_same_on_a_box() -> None:
@@ -74,9 +74,9 @@ def test_the_same_on_a_box() -> None:
     turned = ICMKernel(rbf(0.5), S @ task_matrix(3) @ S)
     for scalarization in (LinearScalarization, ChebyshevScalarization):
         options = {"where": {"bounds": BOUNDS}, "bound": "ellipsoid", "scalarization": scalarization}
-        minimising = run(strategy(MTKB, signs=torch.tensor([1, -1, 1]), **options), 3)
-        maximising = run(strategy(MTKB, kernel=turned, **options), 3, lambda x: objective(x) @ S)
-        close(minimising.train_X, maximising.train_X, 1e-4)
+        minimizing = run(strategy(MTKB, signs=torch.tensor([1, -1, 1]), **options), 3)
+        maximizing = run(strategy(MTKB, kernel=turned, **options), 3, lambda x: objective(x) @ S)
+        close(minimizing.train_X, maximizing.train_X, 1e-4)
 
 
 def test_signs_that_are_all_one_change_nothing() -> None:
@@ -118,7 +118,7 @@ def value_of(
 @bounds
 @pytest.mark.parametrize("limits", [None, LIMITS], ids=["free", "constrained"])
 @pytest.mark.parametrize("batch", [False, True], ids=["alone", "batch"])
-def test_a_choice_is_the_maximiser(kind: type[KernelStrategy], bound: str, limits: object, batch: bool) -> None:
+def test_a_choice_is_the_maximizer(kind: type[KernelStrategy], bound: str, limits: object, batch: bool) -> None:
     options = {"signs": SIGNS, "ref_point": REF, "constraints": limits, "bound": bound, "where": {"choices": CHOICES}}
     chosen = run(strategy(kind, seed=[3, 4] if batch else 3, **options), 6)
     x = chosen.ask()
@@ -133,7 +133,7 @@ def test_a_choice_is_the_maximiser(kind: type[KernelStrategy], bound: str, limit
 
 @both
 @bounds
-def test_the_hypervolume_is_maximised_by_its_chebyshev_scalarisation(kind: type[KernelStrategy], bound: str) -> None:
+def test_the_hypervolume_is_maximized_by_its_chebyshev_scalarization(kind: type[KernelStrategy], bound: str) -> None:
     options = {"signs": SIGNS, "ref_point": REF, "bound": bound, "scalarization": HypervolumeScalarization}
     chosen = run(strategy(kind, {"choices": CHOICES}, **options), 6)
     x = chosen.ask()
@@ -274,7 +274,7 @@ def test_saving_continues_bit_for_bit(kind: type[KernelStrategy], where: dict[st
 def test_constraints_are_respected_in_the_end(
     kind: type[KernelStrategy], where: dict[str, Tensor], learn: bool
 ) -> None:
-    def f(x: Tensor) -> Tensor:  # to be maximised together at (1, 2), where the third is 3
+    def f(x: Tensor) -> Tensor:  # to be maximized together at (1, 2), where the third is 3
         return torch.stack([x[..., 0], x[..., 1], x.sum(dim=-1)], dim=-1)
 
     limit = (torch.tensor([[0.0, 0.0, 1.0]], dtype=torch.double), torch.tensor([1.5], dtype=torch.double))
