@@ -131,7 +131,7 @@ def compare_append_with_refit(kernel: MultiTaskKernel, t: int = 2000, n: int = 9
         chain[:] = [chain[-1].append(X[i : i + 1], Y[i : i + 1])]
 
     def refit() -> None:
-        model._fit(model.covar_module, model.mean_module, [])
+        model._learn(model.covar_module, model.mean_module)
 
     with torch.no_grad():
         appended, refitted = time_in_turns([append, refit], repeats=5)

@@ -160,7 +160,7 @@ class LinearScalarization(Scalarization):
         return self.weights.unsqueeze(-2)
 
     def upper_bound(self, mean: Tensor, deviations: Tensor) -> Tensor:
-        r"""Return :math:`\lambda^T \mu + \delta`, ``... x q``, for ``... x q x n`` means, ``... x q x 1`` deviations."""
+        r"""Return :math:`\lambda^T \mu + \delta`, ``... x q``, for ``... x q x n`` means and ``... x q x 1`` deltas."""
         return self(mean) + deviations.squeeze(-1)
 
     def _scalarize(self, Y: Tensor) -> Tensor:

@@ -347,6 +347,8 @@ def test_tracked_metrics_are_learned_but_not_optimized() -> None:
     assert model_of(client).num_outputs == 3
 
 
+# While everything seen is a dozen deviations outside, the probability to be inside is the same to all digits.
+@pytest.mark.filterwarnings("ignore:All acquisition values for raw samples:botorch.exceptions.warnings.BotorchWarning")
 @pytest.mark.slow
 def test_an_outcome_constraint_on_a_metric_that_is_no_objective() -> None:
     def measured(point: Point) -> Outcomes:
@@ -356,7 +358,7 @@ def test_an_outcome_constraint_on_a_metric_that_is_no_objective() -> None:
     proposed = []
     for constraints, bound in ((("size <= 0.5",), "norm"), (("size <= 0.5",), "ellipsoid"), ((), "ellipsoid")):
         client = client_of(constraints=constraints, radius=1.0, bound=bound)
-        outcomes = run(client, 7, measured)
+        outcomes = run(client, 12, measured)
         assert model_of(client).num_outputs == 3
         proposed.append([values["size"] for values in outcomes[-3:]])
     assert max(proposed[0] + proposed[1]) < 0.75
