@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +20,25 @@ from mtbo_torch.regression import Belief
 from mtbo_torch.surrogate import Surrogate
 
 DEFAULT_RESTARTS, DEFAULT_RAW_SAMPLES = 10, 256
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search for the best points.
+
+    Attributes:
+        surrogate: What is known.
+        acquire: Takes what is known inside the surrogate at ``... x (b) x q`` points to their values.
+        used: ``(b) x t x d``, points told or pending.
+        generators: One for each data set of the surrogate.
+        needs_variances: Whether `acquire` looks at more than mean and norm.
+    """
+
+    surrogate: Surrogate
+    acquire: Callable[[Belief], Tensor]
+    used: Tensor
+    generators: Sequence[torch.Generator]
+    needs_variances: bool
 
 
 class Space(ABC):
@@ -94,23 +114,8 @@ class Space(ABC):
         """Prepare a surrogate for being searched while observations arrive."""
 
     @abstractmethod
-    def search(
-        self,
-        surrogate: Surrogate,
-        acquire: Callable[[Belief], Tensor],
-        used: Tensor,
-        generators: Sequence[torch.Generator],
-        needs_variances: bool,
-    ) -> Tensor:
-        """Return the best points, ``(b) x 1 x d``.
-
-        Args:
-            surrogate: What is known.
-            acquire: Takes what is known inside the surrogate at ``... x (b) x q`` points to their values.
-            used: ``(b) x t x d``, points told or pending.
-            generators: One for each data set of the surrogate.
-            needs_variances: Whether `acquire` looks at more than mean and norm.
-        """
+    def search(self, task: Search) -> Tensor:
+        """Return the best points, ``(b) x 1 x d``."""
 
     @abstractmethod
     def optimize(self, acqf: AcquisitionFunction, num_restarts: int, raw_samples: int) -> Tensor:
@@ -154,23 +159,16 @@ class Box(Space):
     def watch(self, surrogate: Surrogate) -> Surrogate:
         return surrogate
 
-    def search(
-        self,
-        surrogate: Surrogate,
-        acquire: Callable[[Belief], Tensor],
-        used: Tensor,
-        generators: Sequence[torch.Generator],
-        needs_variances: bool,
-    ) -> Tensor:
-        batch_shape = used.shape[:-2]
-        known = surrogate.prepare_for_variances() if needs_variances else surrogate
+    def search(self, task: Search) -> Tensor:
+        batch_shape = task.used.shape[:-2]
+        known = task.surrogate.prepare_for_variances() if task.needs_variances else task.surrogate
 
         def evaluate(unit: Tensor) -> Tensor:
             X = self._stretch(unit).unsqueeze(-2)  # R x b x 1 x d
-            values = acquire(known.inside(X if batch_shape else X.squeeze(1))).squeeze(-1)
+            values = task.acquire(known.inside(X if batch_shape else X.squeeze(1))).squeeze(-1)
             return values if batch_shape else values.unsqueeze(-1)
 
-        seeds = [int(torch.randint(2**31, (1,), generator=generator)) for generator in generators]
+        seeds = [int(torch.randint(2**31, (1,), generator=generator)) for generator in task.generators]
         cube = torch.stack([torch.zeros_like(self.points[0]), torch.ones_like(self.points[1])])
         best, _ = maximize(evaluate, cube, seeds, self.num_restarts, self.raw_samples)
         return self.from_cube(best).reshape(*batch_shape, 1, self.num_inputs)
@@ -213,19 +211,12 @@ class Choices(Space):
     def watch(self, surrogate: Surrogate) -> Surrogate:
         return surrogate.track(self.points)
 
-    def search(
-        self,
-        surrogate: Surrogate,
-        acquire: Callable[[Belief], Tensor],
-        used: Tensor,
-        generators: Sequence[torch.Generator],
-        needs_variances: bool,
-    ) -> Tensor:
-        values = acquire(surrogate.tracked)
+    def search(self, task: Search) -> Tensor:
+        values = task.acquire(task.surrogate.tracked)
         if not self.repeat:
-            values = values.masked_fill(self._find_taken(used), -torch.inf)
+            values = values.masked_fill(self._find_taken(task.used), -torch.inf)
         # Ties, such as all choices before the first observation, are broken at random.
-        index = _pick_best(values, generators)
+        index = _pick_best(values, task.generators)
         return self.points[index.unsqueeze(-1)]
 
     def optimize(self, acqf: AcquisitionFunction, num_restarts: int, raw_samples: int) -> Tensor:

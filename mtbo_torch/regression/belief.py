@@ -42,7 +42,8 @@ class Belief:
     Attributes:
         mean: ``... x q x n``, :math:`\mu_t(x)`.
         covariance: ``... x q x n x n``, :math:`\Gamma_t(x, x)` at each point.
-        joint_covariance: ``... x qn x qn``, :math:`[\Gamma_t(x_i, x_j)]_{ij}`, point-major.
+        joint_covariance: ``... x qn x qn``, :math:`[\Gamma_t(x_i, x_j)]_{ij}`, point-major; there is
+            none where only each point alone is known.
     """
 
     if TYPE_CHECKING:  # fields or properties, as each subclass pleases
@@ -118,10 +119,6 @@ class PointBelief(Belief):
 
     mean: Tensor
     covariance: Tensor
-
-    @property
-    def joint_covariance(self) -> Tensor:
-        raise NotImplementedError("What is known at each point alone says nothing of several points together.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,16 +203,12 @@ class IndependentBeliefs(Belief):
 
     @cached_property
     def covariance(self) -> Tensor:
-        return _join_blocks([group.covariance for group in self.groups])
-
-    @cached_property
-    def joint_covariance(self) -> Tensor:
-        q = self.mean.shape[-2]
-        blocks = [
-            group.joint_covariance.unflatten(-1, (q, -1)).unflatten(-3, (q, -1)).transpose(-3, -2)
-            for group in self.groups
-        ]  # ... x q x q x n x n
-        return _join_blocks(blocks).transpose(-3, -2).flatten(-2).flatten(-3, -2)
+        n, start, rows = self.mean.shape[-1], 0, []
+        for group in self.groups:
+            block, width = group.covariance, group.mean.shape[-1]
+            rows.append(torch.nn.functional.pad(block, (start, n - start - width)))
+            start += width
+        return torch.cat(rows, dim=-2)
 
     @cached_property
     def norm(self) -> Tensor:
@@ -226,12 +219,3 @@ class IndependentBeliefs(Belief):
             return torch.cat([group.variance() for group in self.groups], dim=-1)
         parts = directions.split([group.mean.shape[-1] for group in self.groups], dim=-1)
         return reduce(torch.add, [group.variance(part) for group, part in zip(self.groups, parts, strict=True)])
-
-
-def _join_blocks(blocks: Sequence[Tensor]) -> Tensor:
-    """Return block-diagonal matrices from ``... x n_i x n_i`` blocks."""
-    n, start, rows = sum(block.shape[-1] for block in blocks), 0, []
-    for block in blocks:
-        rows.append(torch.nn.functional.pad(block, (start, n - start - block.shape[-1])))
-        start += block.shape[-1]
-    return torch.cat(rows, dim=-2)

@@ -35,7 +35,7 @@ from mtbo_torch.models import ExactMultiTaskGP, MultiTaskGPModel
 from mtbo_torch.models.learning import make_transforms
 from mtbo_torch.regression import Belief, Regression
 from mtbo_torch.scalarizations import ChebyshevScalarization, Scalarization, WeightDistribution
-from mtbo_torch.space import DEFAULT_RAW_SAMPLES, DEFAULT_RESTARTS, make_space
+from mtbo_torch.space import DEFAULT_RAW_SAMPLES, DEFAULT_RESTARTS, Search, make_space
 from mtbo_torch.strategies.base import Strategy
 from mtbo_torch.strategies.goal import Goal
 from mtbo_torch.strategies.learners import DEFAULT_ETA, KnownKernel, LearnedKernel
@@ -236,7 +236,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
             return weigh_by_feasibility(value, units.restore(belief), goal.constraints, worst)
 
         needs_variances = self.bound != "norm" or goal.constraints is not None or not scalarization.keeps_norm
-        return self.space.search(surrogate, acquire, used, self._generators, needs_variances)
+        return self.space.search(Search(surrogate, acquire, used, self._generators, needs_variances))
 
     def _settings(self) -> dict[str, Any]:
         return super()._settings() | {
