@@ -173,8 +173,8 @@ BROKEN: dict[str, Callable[..., tuple]] = {
 def break_radii(change: Callable[..., tuple]) -> Iterator[None]:
     """Give MT-KB and MT-BKB radii with wrong arguments."""
     with (
-        patch("mtbo_torch.strategies.mtkb.exact_radius", lambda *given: exact_radius(*change(*given))),
-        patch("mtbo_torch.strategies.mtbkb.nystrom_radius", lambda *given: nystrom_radius(*change(*given))),
+        patch("mtbo_torch.strategies.bandits.exact_radius", lambda *given: exact_radius(*change(*given))),
+        patch("mtbo_torch.strategies.bandits.nystrom_radius", lambda *given: nystrom_radius(*change(*given))),
     ):
         yield
 

@@ -40,7 +40,7 @@ from mtbo_torch import (
     ScalarizedMultiTaskUCB,
 )
 from mtbo_torch.ax_inputs import estimate_radius
-from mtbo_torch.kernels.adapters import adapt_kernel
+from mtbo_torch.kernels import adapt_kernel
 from mtbo_torch.regression import CompletedRegression, DenseRegression, KroneckerRegression
 from mtbo_torch.strategies import ITBKB, ITKB, MOBO, NEHVI, RandomSearch, Strategy
 

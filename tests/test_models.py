@@ -19,7 +19,7 @@ from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNorm
 from suites import close
 
 from mtbo_torch import ExactMultiTaskGP, ICMKernel, IndependentKernel, SumOfSeparableKernel, TaskSimilarityKernel
-from mtbo_torch.kernels.adapters import ScalarAdapter
+from mtbo_torch.kernels import ScalarAdapter
 from mtbo_torch.regression import DenseRegression, KroneckerRegression, SeparableSum
 
 every_kernel = pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)

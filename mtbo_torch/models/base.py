@@ -38,8 +38,7 @@ from mtbo_torch.checks import (
     require_tensor,
     require_values,
 )
-from mtbo_torch.kernels import default_kernel, num_tasks_of, require_takes, shared_parameter
-from mtbo_torch.kernels.adapters import adapt_kernel
+from mtbo_torch.kernels import adapt_kernel, default_kernel, num_tasks_of, require_takes, shared_parameter
 from mtbo_torch.linalg import NotPositiveDefiniteError
 from mtbo_torch.models.fit import Fit, Stamp, evaluate_mean
 from mtbo_torch.models.joint_covariance import JointCovariance

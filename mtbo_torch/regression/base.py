@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -46,6 +46,12 @@ class Growth:
 
     rows: Tensor
     residuals: Tensor
+
+
+def expand_fields(regression: Regression, batch_shape: torch.Size, **own_dims: int) -> dict[str, Any]:
+    """Return some tensors of a regression under a larger batch shape; each has so many dimensions of its own."""
+    tensors = {name: getattr(regression, name) for name in own_dims}
+    return {name: x.expand(*batch_shape, *x.shape[x.dim() - own_dims[name] :]) for name, x in tensors.items()}
 
 
 class Regression(ABC):

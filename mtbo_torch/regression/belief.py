@@ -80,7 +80,7 @@ class Belief:
 
     def with_mean_of(self, other: Belief) -> Belief:
         """Return the same belief with the mean of another one at the same points."""
-        return _OtherMean(self, other)
+        return MappedBelief(self, None, None, True, other)
 
     def given(self, noise: Tensor, count: int = 1) -> Belief:
         r"""Return what is known at the first `count` points once the others are observed: the mean stays.
@@ -123,16 +123,17 @@ class PointBelief(Belief):
 
 @dataclass(frozen=True, eq=False)
 class MappedBelief(Belief):
-    """See :meth:`Belief.mapped`."""
+    """See :meth:`Belief.mapped` and :meth:`Belief.with_mean_of`."""
 
     belief: Belief
     matrix: Tensor | None
     offset: Tensor | None
     keeps_norm: bool
+    mean_of: Belief | None = None
 
     @cached_property
     def mean(self) -> Tensor:
-        mean = self.belief.mean
+        mean = (self.mean_of or self.belief).mean
         if self.matrix is not None:
             mean = mean @ self.matrix.to(mean).mT
         return mean if self.offset is None else mean + self.offset
@@ -164,31 +165,6 @@ class MappedBelief(Belief):
             return self.belief.variance(directions)
         require_directions(directions, self.matrix.shape[-2], self.mean.shape[:-2])
         return self.belief.variance(self.matrix if directions is None else directions @ self.matrix.to(directions))
-
-
-@dataclass(frozen=True, eq=False)
-class _OtherMean(Belief):
-    belief: Belief
-    other: Belief
-
-    @property
-    def mean(self) -> Tensor:
-        return self.other.mean
-
-    @property
-    def covariance(self) -> Tensor:
-        return self.belief.covariance
-
-    @property
-    def joint_covariance(self) -> Tensor:
-        return self.belief.joint_covariance
-
-    @property
-    def norm(self) -> Tensor:
-        return self.belief.norm
-
-    def variance(self, directions: Tensor | None = None) -> Tensor:
-        return self.belief.variance(directions)
 
 
 class IndependentBeliefs(Belief):

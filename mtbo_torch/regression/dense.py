@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mtbo_torch.linalg import clamp_variances, safe_cholesky
-from mtbo_torch.regression.base import Regression
+from mtbo_torch.regression.base import Regression, expand_fields
 from mtbo_torch.regression.factor import InverseCholesky
 from mtbo_torch.regression.missing import Seen
 
@@ -83,13 +83,8 @@ class DenseRegression(Regression):
         )
 
     def expand(self, batch_shape: torch.Size) -> DenseRegression:
-        return replace(
-            self,
-            train_X=self.train_X.expand(*batch_shape, *self.train_X.shape[-2:]),
-            train_Y=self.train_Y.expand(*batch_shape, *self.train_Y.shape[-2:]),
-            factor=self.factor.expand(batch_shape),
-            dual=self.dual.expand(*batch_shape, *self.dual.shape[-2:]),
-        )
+        tensors = expand_fields(self, batch_shape, train_X=2, train_Y=2, dual=2)
+        return replace(self, **tensors, factor=self.factor.expand(batch_shape))
 
     def leave_one_out(self) -> tuple[Tensor, Tensor]:
         r"""Predict the values at each training point from all others, their noise included.

@@ -152,15 +152,11 @@ class InverseCholesky:
 
     def lower(self, vectors: Tensor) -> Tensor:
         """Return ``M v`` for each row ``v`` of ``... x P x t``, at half the cost of a full product. Differentiable."""
-        if self.requires_grad:
-            return self._lower(vectors)
-        return _LowerProduct.apply(vectors, self)
+        return self._lower(vectors) if self.requires_grad else _Product.apply(vectors, self, False)
 
     def upper(self, vectors: Tensor) -> Tensor:
         """Return ``M^T w`` for each row ``w`` of ``... x P x t``, at half the cost of a full product."""
-        if self.requires_grad:
-            return self._upper(vectors)
-        return _UpperProduct.apply(vectors, self)
+        return self._upper(vectors) if self.requires_grad else _Product.apply(vectors, self, True)
 
     def quadratic(self, vectors: Tensor) -> Tensor:
         r"""Return :math:`v^T A^{-1} v`, ``... x P``, for each row ``v`` of ``... x P x t``.
@@ -278,30 +274,17 @@ class InverseCholesky:
         return total
 
 
-class _LowerProduct(torch.autograd.Function):
-    """``M v``, with ``M^T g`` as its gradient; `M` is a constant and is not saved as a graph tensor."""
+class _Product(torch.autograd.Function):
+    """``M v`` or ``M^T v``, each the other's gradient; `M` is a constant and is not saved as a graph tensor."""
 
     @staticmethod
-    def forward(ctx: Any, vectors: Tensor, factor: InverseCholesky) -> Tensor:
-        ctx.factor, ctx.shape = factor, vectors.shape
-        return factor._lower(vectors)
+    def forward(ctx: Any, vectors: Tensor, factor: InverseCholesky, transposed: bool) -> Tensor:
+        ctx.factor, ctx.shape, ctx.transposed = factor, vectors.shape, transposed
+        return factor._upper(vectors) if transposed else factor._lower(vectors)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return _UpperProduct.apply(grads[0], ctx.factor).sum_to_size(ctx.shape), None
-
-
-class _UpperProduct(torch.autograd.Function):
-    """``M^T w``, with ``M g`` as its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, vectors: Tensor, factor: InverseCholesky) -> Tensor:
-        ctx.factor, ctx.shape = factor, vectors.shape
-        return factor._upper(vectors)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return _LowerProduct.apply(grads[0], ctx.factor).sum_to_size(ctx.shape), None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return _Product.apply(grads[0], ctx.factor, not ctx.transposed).sum_to_size(ctx.shape), None, None
 
 
 class _QuadraticForm(torch.autograd.Function):

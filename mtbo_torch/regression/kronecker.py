@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mtbo_torch.linalg import cholesky_logdet, eye_like, operator_norm, safe_cholesky, solve_lower
-from mtbo_torch.regression.base import Growth, Regression, ScalarKernel, Tracked, shared_product
+from mtbo_torch.regression.base import Growth, Regression, ScalarKernel, Tracked, expand_fields, shared_product
 from mtbo_torch.regression.dense import DenseRegression
 from mtbo_torch.regression.factor import GrowingRows, InverseCholesky
 from mtbo_torch.regression.missing import Missing, few_are_missing
@@ -160,17 +160,9 @@ class KroneckerRegression(Regression):
         residual = extension.corner @ (target - cross @ self.dual)
         grown = torch.nn.functional.pad(self.dual, (0, 0, 0, X.shape[-2]))
         dual = grown + extension.rows.mT @ residual
-        return KroneckerRegression(
-            self.kernel,
-            self.spectrum,
-            self.noise,
-            torch.cat([self.train_X, X], dim=-2),
-            torch.cat([self.train_Y, Y], dim=-2),
-            factor,
-            dual,
-            _weights(dual, self.kernel, self.spectrum),
-            Growth(extension.rows, residual),
-        )
+        X, Y = torch.cat([self.train_X, X], dim=-2), torch.cat([self.train_Y, Y], dim=-2)
+        growth, weights = Growth(extension.rows, residual), _weights(dual, self.kernel, self.spectrum)
+        return KroneckerRegression(self.kernel, self.spectrum, self.noise, X, Y, factor, dual, weights, growth)
 
     def with_values(self, Y: Tensor) -> KroneckerRegression:
         """Return the regression on the same points with other values, in :math:`O(n t^2)`."""
@@ -178,19 +170,9 @@ class KroneckerRegression(Regression):
         return replace(self, train_Y=Y, dual=dual, weights=_weights(dual, self.kernel, self.spectrum), growth=None)
 
     def expand(self, batch_shape: torch.Size) -> KroneckerRegression:
-        def grow(tensor: Tensor, own: int) -> Tensor:
-            return tensor.expand(*batch_shape, *tensor.shape[tensor.dim() - own :])
-
-        return KroneckerRegression(
-            self.kernel,
-            self.spectrum,
-            self.noise,
-            grow(self.train_X, 2),
-            grow(self.train_Y, 2),
-            self.factor.expand(batch_shape + self.factor.batch_shape[-1:]),
-            grow(self.dual, 3),
-            grow(self.weights, 3),
-        )
+        tensors = expand_fields(self, batch_shape, train_X=2, train_Y=2, dual=3, weights=3)
+        factor = self.factor.expand(batch_shape + self.factor.batch_shape[-1:])
+        return replace(self, **tensors, factor=factor, growth=None, rotation=None)
 
     def track(self, points: Tensor) -> TrackedKronecker:
         return TrackedKronecker.start(self, points)
@@ -414,17 +396,8 @@ class CompletedRegression(Regression):
         return CompletedRegression.extend(self.base, self.train_Y, X, Y)
 
     def expand(self, batch_shape: torch.Size) -> CompletedRegression:
-        def grow(tensor: Tensor, own: int) -> Tensor:
-            return tensor.expand(*batch_shape, *tensor.shape[tensor.dim() - own :])
-
-        return CompletedRegression(
-            self.base.expand(batch_shape),
-            grow(self.train_Y, 2),
-            self.missing.expand(batch_shape),
-            grow(self.rows, 3),
-            grow(self.root, 2),
-            grow(self.logdet, 0),
-        )
+        tensors = expand_fields(self, batch_shape, train_Y=2, rows=3, root=2, logdet=0)
+        return replace(self, **tensors, base=self.base.expand(batch_shape), missing=self.missing.expand(batch_shape))
 
     def _evidence(self, points: Tensor) -> Tensor:
         return self.base._evidence(points)

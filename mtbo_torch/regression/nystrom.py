@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mtbo_torch.linalg import cholesky_logdet, eye_like, safe_cholesky, solve_lower
-from mtbo_torch.regression.base import Growth, Regression, Tracked, shared_product
+from mtbo_torch.regression.base import Growth, Regression, Tracked, expand_fields, shared_product
 from mtbo_torch.regression.factor import GrowingRows
 from mtbo_torch.regression.structure import MatrixKernel
 from mtbo_torch.regression.subspace import Distinct, Subspace, outer_by_point, rows_at
@@ -20,15 +20,7 @@ from mtbo_torch.regression.whitened import RowKernel
 FIRST_DICTIONARY = 64
 
 Generators = torch.Generator | Sequence[torch.Generator]
-STORED = (
-    "dictionary",
-    "dictionary_size",
-    "inverse",
-    "previous_inverse",
-    "coefficients",
-    "information",
-    "drift",
-)
+STORED = ("dictionary", "dictionary_size", "inverse", "previous_inverse", "coefficients", "information", "drift")
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,23 +213,13 @@ class NystromRegression(Regression):
         return self.append(X, self.at(X).mean).extend_dictionary(X.shape[-2])
 
     def expand(self, batch_shape: torch.Size) -> NystromRegression:
-        def grow(tensor: Tensor, own: int) -> Tensor:
-            return tensor.expand(batch_shape + tensor.shape[tensor.dim() - own :])
-
-        subspace = Subspace(self.rows, grow(self.subspace.atoms, 2), grow(self.subspace.root, 3))
-        return NystromRegression(
-            subspace,
-            self.oversampling,
-            self.observed_X.expand(batch_shape),
-            self.observed_Y.expand(batch_shape),
-            grow(self.dictionary, 1),
-            grow(self.dictionary_size, 0),
-            grow(self.inverse, 3),
-            grow(self.previous_inverse, 3),
-            grow(self.coefficients, 3),
-            grow(self.information, 0),
-            grow(self.drift, 0),
-            None if self.deviations is None else grow(self.deviations, 2),
+        own_dims = {"dictionary": 1, "dictionary_size": 0, "information": 0, "drift": 0}
+        own_dims |= {"inverse": 3, "previous_inverse": 3, "coefficients": 3}
+        own_dims |= {} if self.deviations is None else {"deviations": 2}
+        tensors = expand_fields(self, batch_shape, **own_dims)
+        X, Y = self.observed_X.expand(batch_shape), self.observed_Y.expand(batch_shape)
+        return replace(
+            self, **tensors, subspace=self.subspace.expand(batch_shape), observed_X=X, observed_Y=Y, growth=None
         )
 
     def with_oversampling(self, oversampling: float) -> NystromRegression:
@@ -400,19 +382,8 @@ def _fit(
     chol = safe_cholesky(precision, shift.expand(precision.shape[:-2]), precision, "Use a larger eta or float64.")
     inverse = torch.cholesky_inverse(chol)
     zero = X.new_zeros(X.shape[:-2])
-    return NystromRegression(
-        subspace,
-        oversampling,
-        observed_X,
-        observed_Y,
-        indices,
-        sizes,
-        inverse,
-        inverse,
-        inverse @ response,
-        zero,
-        zero,
-    )
+    solved = (inverse, inverse, inverse @ response)
+    return NystromRegression(subspace, oversampling, observed_X, observed_Y, indices, sizes, *solved, zero, zero)
 
 
 def _join(old: Tensor | None, new: Tensor | None) -> Tensor | None:

@@ -87,6 +87,11 @@ class Subspace:
         scale = torch.where(values > cutoff, values.clamp_min(cutoff).rsqrt(), torch.zeros_like(values))
         return cls(rows, atoms, (scale.unsqueeze(-1) * vectors.mT).to(gram.dtype))
 
+    def expand(self, batch_shape: torch.Size) -> Subspace:
+        """Return the same span under a larger batch shape, as views."""
+        atoms, root = (x.expand(*batch_shape, *x.shape[x.dim() - n :]) for x, n in ((self.atoms, 2), (self.root, 3)))
+        return Subspace(self.rows, atoms, root)
+
     def features(self, X: Tensor) -> Tensor:
         """Return ``(b) x G x Np x mp``."""
         return self.rows(X, self.atoms) @ self.root.mT

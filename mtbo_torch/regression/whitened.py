@@ -6,7 +6,6 @@ Everything is in whitened task space, where the noise is one.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,78 +19,16 @@ if TYPE_CHECKING:
     from mtbo_torch.regression.structure import MatrixKernel
 
 
-class RowKernel(ABC):
-    """The whitened kernel between rows; ``p`` rows for each point, in each of ``r`` groups (``G`` is 1 or ``r``).
+@dataclass(frozen=True, eq=False)
+class GroupedRows:
+    """One row per point and group: task matrices that commute, above all a single one. ``G`` is 1 or ``r``.
 
     Attributes:
-        rows_per_point: ``p``.
-        leading_groups: How many of the first groups decide the norm in units of the noise.
-        groups_in_norm: How many decide the norm itself.
-        eigvals: ``(b) x r``, the factor of each group's kernel.
+        kernel: The scalar kernels of the groups.
+        spectrum: The groups.
         noise: ``(b) x 1 x 1`` or ``(b) x 1 x n``, by which rows are whitened.
+        rows_per_point: ``p``, here one.
     """
-
-    if TYPE_CHECKING:  # fields or properties, as each subclass pleases
-
-        @property
-        def rows_per_point(self) -> int: ...
-        @property
-        def leading_groups(self) -> int: ...
-        @property
-        def groups_in_norm(self) -> int: ...
-        @property
-        def eigvals(self) -> Tensor: ...
-        @property
-        def noise(self) -> Tensor: ...
-
-    @abstractmethod
-    def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
-        """Return ``(b) x G x N1 p x N2 p``."""
-
-    @abstractmethod
-    def blocks(self, X: Tensor) -> Tensor:
-        """Return the kernel of each point with itself, ``(b) x G x N x p x p``."""
-
-    @abstractmethod
-    def targets(self, Y: Tensor) -> Tensor:
-        """Turn ``(b) x N x n`` values into ``(b) x r x N p x k`` whitened targets of the rows."""
-
-    @abstractmethod
-    def mean(self, features: Tensor, coefficients: Tensor) -> Tensor:
-        """Multiply ``(b) x G x N p x m`` features by ``(b) x r x m x k`` coefficients, to ``(b) x N x n`` means."""
-
-    @abstractmethod
-    def mean_of_groups(self, features: Tensor, coefficients: Tensor) -> Tensor:
-        """Do the same when every group has features of its own, ``(b) x r x N p x m``."""
-
-    @abstractmethod
-    def covariance(self, blocks: Tensor) -> Tensor:
-        """Turn covariances ``... x (b) x r x Np x Np`` of rows into ``... x (b) x Nn x Nn`` ones, noise restored."""
-
-    @abstractmethod
-    def covariance_blocks(self, blocks: Tensor) -> Tensor:
-        """Turn ``(b) x r x N x p x p`` covariances of each point's rows into ``(b) x N x n x n``, noise restored."""
-
-    @abstractmethod
-    def variances(self, blocks: Tensor, directions: Tensor | None) -> Tensor:
-        """Do so for ``(b) x N x k`` variances along ``(b) x k x n`` directions, or of the tasks with None."""
-
-    @abstractmethod
-    def norm(self, blocks: Tensor) -> Tensor:
-        """Turn ``(b) x groups_in_norm x N x p x p`` covariances into norms ``(b) x N``, noise restored."""
-
-    @abstractmethod
-    def whitened_norm(self, blocks: Tensor) -> Tensor:
-        """Do so without the noise: in units of the noise."""
-
-    @abstractmethod
-    def logdet(self, per_group: Tensor) -> Tensor:
-        """Turn ``(b) x r`` log-determinants of groups into ``(b)`` of the whole."""
-
-
-@dataclass(frozen=True, eq=False)
-class GroupedRows(RowKernel):
-    """One row per point and group: task matrices that commute, above all a single one."""
 
     kernel: GroupedKernel
     spectrum: Spectrum
@@ -100,61 +37,78 @@ class GroupedRows(RowKernel):
 
     @property
     def eigvals(self) -> Tensor:
+        """``(b) x r``, the factor of each group's kernel."""
         return self.kernel.eigvals
 
     @property
     def leading_groups(self) -> int:
+        """How many of the first groups decide the norm in units of the noise."""
         return 1 if self.kernel.shared else self.eigvals.shape[-1]
 
     @property
     def groups_in_norm(self) -> int:
+        """How many decide the norm itself."""
         return self.leading_groups if self.noise.shape[-1] == 1 else self.eigvals.shape[-1]
 
     def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
+        """Return ``(b) x G x N1 p x N2 p``."""
         return self.kernel(X1, X2)
 
     def blocks(self, X: Tensor) -> Tensor:
+        """Return the kernel of each point with itself, ``(b) x G x N x p x p``."""
         return self.kernel.diag(X)[..., None, None]
 
     def targets(self, Y: Tensor) -> Tensor:
+        """Turn ``(b) x N x n`` values into ``(b) x r x N p x k`` whitened targets of the rows."""
         return self.spectrum.rotate(Y / self.noise.sqrt())
 
     def mean(self, features: Tensor, coefficients: Tensor) -> Tensor:
+        """Multiply ``(b) x G x N p x m`` features by ``(b) x r x m x k`` coefficients, to ``(b) x N x n`` means."""
         if not self.kernel.shared:
             return self.mean_of_groups(features, coefficients)
         combined = (coefficients @ self.spectrum.bases.mT).sum(dim=-3)
         return features.squeeze(-3) @ combined * self.noise.sqrt()
 
     def mean_of_groups(self, features: Tensor, coefficients: Tensor) -> Tensor:
+        """Do the same when every group has features of its own, ``(b) x r x N p x m``."""
         # The sum over groups and features is one product.
         side_by_side = features.movedim(-3, -2).flatten(-2)
         combined = (coefficients @ self.spectrum.bases.mT).flatten(-3, -2)
         return side_by_side @ combined * self.noise.sqrt()
 
     def covariance(self, blocks: Tensor) -> Tensor:
+        """Turn covariances ``... x (b) x r x Np x Np`` of rows into ``... x (b) x Nn x Nn`` ones, noise restored."""
         return self.spectrum.spread(blocks, self.noise)
 
     def covariance_blocks(self, blocks: Tensor) -> Tensor:
+        """Turn ``(b) x r x N x p x p`` covariances of each point's rows into ``(b) x N x n x n``, noise restored."""
         return self.spectrum.spread_diagonal(blocks[..., 0, 0], self.noise)
 
     def variances(self, blocks: Tensor, directions: Tensor | None) -> Tensor:
+        """Do so for ``(b) x N x k`` variances along ``(b) x k x n`` directions, or of the tasks with None."""
         return self.spectrum.spread_variances(blocks[..., 0, 0], self.noise, directions)
 
     def norm(self, blocks: Tensor) -> Tensor:
+        """Turn ``(b) x groups_in_norm x N x p x p`` covariances into norms ``(b) x N``, noise restored."""
         if self.noise.shape[-1] == 1:
             return self.whitened_norm(blocks) * self.noise.squeeze(-1)
         return operator_norm(self.covariance_blocks(blocks))
 
     def whitened_norm(self, blocks: Tensor) -> Tensor:
+        """Do so without the noise: in units of the noise."""
         return blocks[..., 0, 0].amax(dim=-2)
 
     def logdet(self, per_group: Tensor) -> Tensor:
+        """Turn ``(b) x r`` log-determinants of groups into ``(b)`` of the whole."""
         return self.spectrum.total(per_group)
 
 
 @dataclass(frozen=True, eq=False)
-class MatrixRows(RowKernel):
-    """``n`` rows per point in a single group: any kernel, by Algorithm 2's ``nm x nm`` matrices."""
+class MatrixRows:
+    """``n`` rows per point in a single group: any kernel, by Algorithm 2's ``nm x nm`` matrices.
+
+    It answers whatever :class:`GroupedRows` does, which says what that is.
+    """
 
     kernel: MatrixKernel
     noise: Tensor
@@ -213,3 +167,6 @@ class MatrixRows(RowKernel):
     def _deviations(self, num_points: int) -> Tensor:
         sd = self.noise.sqrt()
         return sd.expand(*sd.shape[:-2], num_points, self.rows_per_point).flatten(-2)
+
+
+RowKernel = GroupedRows | MatrixRows

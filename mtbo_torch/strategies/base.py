@@ -22,21 +22,6 @@ from mtbo_torch.space import Space
 from mtbo_torch.strategies.goal import Goal
 
 WEIGHTS_STREAM = 0x5CA1AB1E
-STATE = {
-    "settings",
-    "space",
-    "train_X",
-    "train_Y",
-    "portions",
-    "asked_weights",
-    "asked_ids",
-    "pending",
-    "num_asked",
-    "generators",
-    "memory",
-    "checksum",
-}
-
 
 # Of the best observations, in what a strategy shows of itself; columns of inputs, and of tasks.
 MOST_ROWS, MOST_COLUMNS = 10, 6
@@ -298,7 +283,8 @@ class Strategy(ABC):
                 stays as it was.
         """
         expected = f"state_dict should come from {type(self).__name__}.state_dict()"
-        missing = STATE - state_dict.keys() if isinstance(state_dict, dict) else {"everything"}
+        parts = self.state_dict().keys()
+        missing = parts - state_dict.keys() if isinstance(state_dict, dict) else {"everything"}
         if missing:
             raise ValueError(f"{expected}, got one without {sorted(missing)}. Pass what state_dict() returned.")
         self._require_same_settings(state_dict)
@@ -326,7 +312,7 @@ class Strategy(ABC):
                 raise ValueError(f"pending points that are not of d = {d} inputs")
             for name, value in (("asked_weights", asked_weights), *((f"pending[{n}]", x) for n, x in pending.items())):
                 require_finite(name, value)
-            if checksum({key: state_dict[key] for key in STATE - {"checksum"}}) != state_dict["checksum"]:
+            if checksum({key: state_dict[key] for key in parts - {"checksum"}}) != state_dict["checksum"]:
                 raise ValueError("it was changed after it was saved")
             with torch.no_grad():
                 self._recall(X, Y, portions, state_dict["memory"])

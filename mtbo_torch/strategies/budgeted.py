@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mtbo_torch.checks import require_finite, require_open_unit, require_oversampling
 from mtbo_torch.confidence import DEFAULT_EPSILON, theory_oversampling
-from mtbo_torch.kernels.adapters import adapt_kernel
+from mtbo_torch.kernels import adapt_kernel
 from mtbo_torch.models import DEFAULT_OVERSAMPLING, NystromMultiTaskGP
 from mtbo_torch.regression import NystromRegression, Regression, TrackedNystrom
 from mtbo_torch.strategies.kernelized import KernelOptions, KernelStrategy

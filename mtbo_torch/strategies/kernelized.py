@@ -24,13 +24,13 @@ from mtbo_torch.checks import (
 from mtbo_torch.confidence import RADII, mobo_radius
 from mtbo_torch.kernels import (
     MultiTaskKernel,
+    adapt_kernel,
     default_kernel,
     describe_kernel,
     num_tasks_of,
     require_takes,
     shared_parameter,
 )
-from mtbo_torch.kernels.adapters import adapt_kernel
 from mtbo_torch.models import ExactMultiTaskGP, MultiTaskGPModel
 from mtbo_torch.models.learning import make_transforms
 from mtbo_torch.regression import Belief, Regression
@@ -70,6 +70,9 @@ class KernelOptions(TypedDict, total=False):
 class KernelStrategy(Strategy, Generic[ModelT]):
     """An upper confidence bound from a surrogate; see :class:`MTKB` for the arguments."""
 
+    # Whether a task is learned from the others, too.
+    _shares_tasks = True
+
     def __init__(
         self,
         kernel: Kernel | int,
@@ -106,7 +109,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         self.eta = DEFAULT_ETA if eta is None and refit_every is None else eta
         if not isinstance(kernel, Kernel):
             kernel = default_kernel(num_tasks, space.num_inputs, self.batch_shape)
-        self._kernel = self._adjust_kernel(deepcopy(kernel))
+        self._kernel = deepcopy(kernel) if self._shares_tasks else _cut_ties(kernel)
         _require_batch(self._kernel, self.batch_shape)
         require_takes("kernel", deepcopy(self._kernel).to(space.points), space.points)
         if refit_every is None:
@@ -115,10 +118,6 @@ class KernelStrategy(Strategy, Generic[ModelT]):
             _require_own_parameters(self._kernel, self.batch_shape)
             self._learner = LearnedKernel(self, self._kernel, self.eta, refit_every)
         self._known = self._learner.start(num_tasks)
-
-    def _adjust_kernel(self, kernel: Kernel) -> Kernel:
-        """Return what the strategy makes of the kernel it is given."""
-        return kernel
 
     @abstractmethod
     def _compute_radius(self, norm_bound: float | Tensor, noise_scale: float | Tensor, eta: float | Tensor) -> Tensor:
@@ -275,7 +274,7 @@ class ExactStrategy(KernelStrategy[ExactMultiTaskGP]):
         return started
 
 
-def cut_ties(kernel: Kernel) -> MultiTaskKernel:
+def _cut_ties(kernel: Kernel) -> MultiTaskKernel:
     """Return the kernel of a strategy that learns each task separately."""
     if not isinstance(kernel, MultiTaskKernel):
         raise ValueError(

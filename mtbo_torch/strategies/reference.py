@@ -18,7 +18,7 @@ from gpytorch.mlls import SumMarginalLogLikelihood
 from torch import Tensor
 
 from mtbo_torch.checks import require_ref_point
-from mtbo_torch.strategies.without_kernel import SearchOptions, SearchStrategy
+from mtbo_torch.strategies.search import SearchOptions, SearchStrategy
 
 NUM_RESTARTS, RAW_SAMPLES, MC_SAMPLES = 4, 128, 64
 # Beyond, the boxes of the hypervolume are too many.

@@ -19,7 +19,7 @@ from suites import close, fit
 from torch import Tensor
 
 from mtbo_torch import ExactMultiTaskGP, ICMKernel
-from mtbo_torch.kernels.adapters import adapt_kernel
+from mtbo_torch.kernels import adapt_kernel
 from mtbo_torch.regression import DenseRegression, KroneckerRegression
 from mtbo_torch.regression.factor import InverseCholesky
 

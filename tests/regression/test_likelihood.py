@@ -11,7 +11,7 @@ from suites import close, log_likelihood, nystrom_log_likelihood
 from torch import Tensor
 
 from mtbo_torch import ExactMultiTaskGP, ICMKernel, NystromMultiTaskGP
-from mtbo_torch.kernels.adapters import adapt_kernel
+from mtbo_torch.kernels import adapt_kernel
 
 NOISES = [[0.1], [0.1, 0.3, 0.05]]
 every_kernel = pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
