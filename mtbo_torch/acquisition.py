@@ -23,7 +23,7 @@ from mtbo_torch.checks import require_finite, require_positive, require_tensor
 from mtbo_torch.feasibility import OutcomeConstraints
 from mtbo_torch.models import MultiTaskGPModel, NystromMultiTaskGP
 from mtbo_torch.regression import Belief, IndependentBeliefs, JointBelief, PointBelief
-from mtbo_torch.scalarizations import Scalarization
+from mtbo_torch.scalarizations import Scalarization, require_scalarization
 from mtbo_torch.surrogate import Surrogate
 
 BOUNDS = ("norm", "ellipsoid")
@@ -135,15 +135,8 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
         constraints: tuple[Tensor, Tensor] | OutcomeConstraints | None = None,
         infeasible_value: float | Tensor | None = None,
     ) -> None:
-        if not hasattr(model, "posterior"):
-            raise ValueError(
-                f"model should be a BoTorch model, got {type(model).__name__}. Pass for instance an ExactMultiTaskGP."
-            )
-        if not isinstance(scalarization, Scalarization):
-            raise ValueError(
-                f"scalarization should be a Scalarization, got {type(scalarization).__name__}. "
-                "Pass for instance ChebyshevScalarization(weights)."
-            )
+        self._require_model(model)
+        require_scalarization(scalarization)
         if scalarization.num_tasks != model.num_outputs:
             raise ValueError(
                 f"scalarization should have one weight for each of the model's {model.num_outputs} tasks, "
@@ -171,6 +164,12 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
         self._warned = False
         self._known: tuple[Surrogate, Surrogate] | None = None
         self.set_X_pending(X_pending)
+
+    def _require_model(self, model: object) -> None:
+        if not hasattr(model, "posterior"):
+            raise ValueError(
+                f"model should be a BoTorch model, got {type(model).__name__}. Pass for instance an ExactMultiTaskGP."
+            )
 
     def set_X_pending(self, X_pending: Tensor | None = None) -> None:
         """Take ``p x d`` points that are being evaluated into account; None forgets them."""
@@ -306,22 +305,12 @@ class NystromScalarizedMultiTaskUCB(ScalarizedMultiTaskUCB):
         torch.Size([50])
     """
 
-    def __init__(
-        self,
-        model: NystromMultiTaskGP,
-        scalarization: Scalarization,
-        radius: float | Tensor,
-        X_pending: Tensor | None = None,
-        bound: str = "norm",
-        constraints: tuple[Tensor, Tensor] | OutcomeConstraints | None = None,
-        infeasible_value: float | Tensor | None = None,
-    ) -> None:
+    def _require_model(self, model: object) -> None:
         if not isinstance(model, NystromMultiTaskGP):
             raise ValueError(
                 f"model should be a NystromMultiTaskGP, got {type(model).__name__}. "
                 "Use ScalarizedMultiTaskUCB for any other model."
             )
-        super().__init__(model, scalarization, radius, X_pending, bound, constraints, infeasible_value)
 
 
 def require_bound(bound: object) -> None:

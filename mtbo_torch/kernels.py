@@ -37,6 +37,9 @@ from mtbo_torch.checks import (
 from mtbo_torch.linalg import is_free_to_look
 from mtbo_torch.regression import MatrixKernel, SeparableSum
 
+__all__ = ["ICMKernel", "IndependentKernel", "MultiTaskKernel", "SumOfSeparableKernel", "TaskSimilarityKernel"]
+__all__ += ["default_kernel", "estimate_task_covar"]
+
 NO_BATCH = torch.Size()
 
 
@@ -381,12 +384,6 @@ def num_tasks_of(name: str, kernel: object) -> int:
     Args:
         name: What the error calls the argument.
         kernel: One of ours, or one of GPyTorch's own such as ``MultitaskKernel``.
-
-    Example:
-        >>> from gpytorch.kernels import MultitaskKernel, RBFKernel
-        >>> from mtbo_torch.kernels import num_tasks_of
-        >>> num_tasks_of("kernel", MultitaskKernel(RBFKernel(), num_tasks=3))
-        3
     """
     one_point = torch.zeros(1, 1)
     count = kernel.num_outputs_per_input(one_point, one_point) if isinstance(kernel, Kernel) else 0
@@ -399,19 +396,7 @@ def num_tasks_of(name: str, kernel: object) -> int:
 
 
 def require_takes(name: str, kernel: Kernel, X: Tensor) -> None:
-    """Refuse a kernel that was built for another number of inputs than that of ``(b) x t x d`` points.
-
-    Args:
-        name: What the ``ValueError`` calls the kernel.
-        kernel: The kernel, on the points' device.
-        X: ``(b) x t x d``, of which only d counts.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from mtbo_torch.kernels import require_takes
-        >>> require_takes("kernel", RBFKernel(ard_num_dims=2), torch.rand(5, 2))  # three columns would be refused
-    """
+    """Refuse a kernel that was built for another number of inputs than that of ``(b) x t x d`` points."""
     try:
         with torch.no_grad():
             kernel(X.new_zeros(1, X.shape[-1])).to_dense()
@@ -428,15 +413,6 @@ def shared_parameter(kernel: Kernel, batch_shape: torch.Size) -> str | None:
     Args:
         kernel: The kernel.
         batch_shape: ``(b)``.
-
-    Example:
-        >>> import torch
-        >>> from gpytorch.kernels import RBFKernel
-        >>> from mtbo_torch.kernels import shared_parameter
-        >>> shared_parameter(RBFKernel(), torch.Size([3]))
-        'raw_lengthscale'
-        >>> shared_parameter(RBFKernel(batch_shape=torch.Size([3])), torch.Size([3])) is None
-        True
     """
     for path, part in kernel.named_modules():
         for name, parameter in part.named_parameters(recurse=False):
@@ -455,12 +431,6 @@ def describe_kernel(kernel: Kernel) -> list[list[Any]]:
 
     Args:
         kernel: Any GPyTorch kernel.
-
-    Example:
-        >>> from gpytorch.kernels import MaternKernel
-        >>> from mtbo_torch.kernels import describe_kernel
-        >>> describe_kernel(MaternKernel(nu=0.5)) == describe_kernel(MaternKernel(nu=1.5))
-        False
     """
     parts = []
     for path, part in kernel.named_modules():

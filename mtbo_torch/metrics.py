@@ -11,7 +11,7 @@ from botorch.utils.multi_objective.pareto import is_non_dominated
 from torch import Tensor
 
 from mtbo_torch.checks import require_broadcast, require_finite, require_positive, require_tensor
-from mtbo_torch.scalarizations import Scalarization
+from mtbo_torch.scalarizations import Scalarization, require_scalarization, require_scalarization_class
 
 # With more tasks, the hypervolume takes longer than the run.
 MOST_TASKS_OF_HYPERVOLUME = 4
@@ -36,11 +36,7 @@ def scalarized_regret(scalarization: Scalarization, achieved: Tensor, attainable
         >>> scalarized_regret(LinearScalarization(torch.tensor([0.5, 0.5])), f[[0, 1]], f)
         tensor([1.5000, 0.0000])
     """
-    if not isinstance(scalarization, Scalarization):
-        raise ValueError(
-            f"scalarization should be a Scalarization, got {type(scalarization).__name__}. "
-            "Pass for instance ChebyshevScalarization(weights)."
-        )
+    require_scalarization(scalarization)
     for name, value in (("achieved", achieved), ("attainable", attainable)):
         _require_values(name, value, scalarization.num_tasks)
     if attainable.shape[-2] == 0:
@@ -170,11 +166,7 @@ class RegretTracker:
         bayes_weights: Tensor,
         attainable: Tensor | None,
     ) -> None:
-        if not (isinstance(scalarization, type) and issubclass(scalarization, Scalarization)):
-            raise ValueError(
-                f"scalarization should be a class such as ChebyshevScalarization, got {scalarization!r}. "
-                "Every round builds one with its own weights."
-            )
+        require_scalarization_class(scalarization)
         if not callable(best):
             raise ValueError(f"best should be a function of weights, got {best!r}. Return the largest values.")
         self.scalarization, self.best, self.attainable = scalarization, best, attainable

@@ -312,11 +312,7 @@ class ObjectiveScalarization(Scalarization):
     _stretch: Tensor
 
     def __init__(self, scalarization: Scalarization, objectives: Tensor) -> None:
-        if not isinstance(scalarization, Scalarization):
-            raise ValueError(
-                f"scalarization should be a Scalarization, got {type(scalarization).__name__}. "
-                "Pass for instance ChebyshevScalarization(weights)."
-            )
+        require_scalarization(scalarization)
         super().__init__(scalarization.weights)
         objectives = require_tensor("objectives", objectives, "Pass one row per objective and one column per task.")
         if objectives.dim() != 2 or objectives.shape[-1] == 0 or len(objectives) != scalarization.num_tasks:
@@ -672,4 +668,22 @@ def _require_weights(weights: object) -> None:
         raise ValueError(
             f"weights should be non-negative and not all zero, got {describe(weights)}. "
             "Turn the sign of an objective that is to be minimized instead."
+        )
+
+
+def require_scalarization(scalarization: object) -> None:
+    """Refuse anything but a scalarization."""
+    if not isinstance(scalarization, Scalarization):
+        raise ValueError(
+            f"scalarization should be a Scalarization, got {type(scalarization).__name__}. "
+            "Pass for instance ChebyshevScalarization(weights)."
+        )
+
+
+def require_scalarization_class(scalarization: object) -> None:
+    """Refuse anything but a class of scalarizations."""
+    if not (isinstance(scalarization, type) and issubclass(scalarization, Scalarization)):
+        raise ValueError(
+            f"scalarization should be a class such as ChebyshevScalarization, got {scalarization!r}. "
+            "Every round builds one with weights of its own."
         )

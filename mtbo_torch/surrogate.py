@@ -93,12 +93,6 @@ class Surrogate:
         return self.regression.mean_norm
 
     @property
-    def noise(self) -> Tensor:
-        """``(b) x 1 x n`` or ``(b) x 1 x 1``, the variance that is expected of new observations."""
-        noise = self.regression.noise
-        return self.units.restore_variances(noise if noise.shape[-2] == 1 else noise.mean(dim=-2, keepdim=True))
-
-    @property
     def tracked(self) -> Belief:
         """The belief at the points that are tracked, in the regression's units."""
         assert self.tracking is not None
@@ -121,10 +115,8 @@ class Surrogate:
         This is for pending points that differ from one batch entry to the next; where they are the same for all, it is
         cheaper to :meth:`imagine` them.
         """
-        noise = self.regression.noise
-        noise = noise if noise.shape[-2] == 1 else noise.mean(dim=-2, keepdim=True)
         both = torch.cat([X, pending], dim=-2)
-        return self.units.restore(self.inside(both).given(noise).with_mean_of(self.inside(X)))
+        return self.units.restore(self.inside(both).given(self.regression.expected_noise).with_mean_of(self.inside(X)))
 
     def append(
         self,

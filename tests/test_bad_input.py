@@ -999,7 +999,7 @@ NOT_CALLED_METHODS = {
 def public_callables() -> dict[str, object]:
     found = {}
     for module in MODULES:
-        names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
+        names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith(("_", "require_"))])
         for name in names:
             value = getattr(module, name)
             if callable(value) and getattr(value, "__module__", "").startswith(module.__name__.split(".")[0]):

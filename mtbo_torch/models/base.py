@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from functools import partial
 from numbers import Integral
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from botorch import settings as botorch_settings
@@ -204,8 +204,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
     def place(self, X: Tensor) -> Tensor:
         """Take ``... x q x d`` points behind the input transform, where :attr:`surrogate` takes them."""
         self._require_inputs(X)
-        if self._is_warped:
-            self._refuse_warped()
+        self._require_affine()
         return self.transform_inputs(X)
 
     def show(self, belief: Belief) -> Belief:
@@ -224,8 +223,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         """Return what is known once ``... x q x d`` points are observed: the variance shrinks, the mean stays."""
         self._require_inputs(X)
         require_finite("X", X)
-        if self._is_warped:
-            self._refuse_warped()
+        self._require_affine()
         surrogate, (X, _) = self.current_surrogate(), self._expand(X, X)
         if X.shape[:-2] != self.batch_shape:
             surrogate = surrogate.expand(X.shape[:-2])
@@ -485,11 +483,12 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         """True if the posterior is not Gaussian in the user's units."""
         return hasattr(self, "outcome_transform") and not self.outcome_transform._is_linear
 
-    def _refuse_warped(self) -> NoReturn:
-        raise UnsupportedError(
-            f"The outcome_transform {type(self.outcome_transform).__name__} is not affine, so there is no Gaussian "
-            "posterior in the units of train_Y. Use posterior(X), or an affine transform such as Standardize."
-        )
+    def _require_affine(self) -> None:
+        if self._is_warped:
+            raise UnsupportedError(
+                f"The outcome_transform {type(self.outcome_transform).__name__} is not affine, so there is no Gaussian "
+                "posterior in the units of train_Y. Use posterior(X), or an affine transform such as Standardize."
+            )
 
     def _observation_noise(
         self, surrogate: Surrogate, noise: bool | Tensor, mean: Tensor, tasks: list[int] | None

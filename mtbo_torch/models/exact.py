@@ -89,8 +89,7 @@ class ExactMultiTaskGP(MultiTaskGPModel):
             >>> mean.shape, covariance.shape
             (torch.Size([5, 2]), torch.Size([5, 2, 2]))
         """
-        if self._is_warped:
-            self._refuse_warped()
+        self._require_affine()
         if self.train_targets.isnan().any():
             raise UnsupportedError(
                 "leave_one_out should be asked of a model that has seen all tasks at every point, got NaN in train_Y. "
@@ -119,8 +118,7 @@ class ExactMultiTaskGP(MultiTaskGPModel):
             >>> round(model.log_marginal_likelihood().item(), 4)  # minus log(2 pi) minus log(2)
             -2.531
         """
-        if self._is_warped:
-            self._refuse_warped()
+        self._require_affine()
         scale = self.surrogate.units.scale
         with torch.set_grad_enabled(botorch_settings.propagate_grads.on()):
             value = self._log_likelihood(self._problem(self.covar_module, self.mean_module))

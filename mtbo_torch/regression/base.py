@@ -102,6 +102,11 @@ class Regression(ABC):
         return self.train_Y.shape[-1]
 
     @property
+    def expected_noise(self) -> Tensor:
+        """The noise of new observations, ``(b) x 1 x n`` or ``(b) x 1 x 1``; the average where they have their own."""
+        return self.noise if self.noise.shape[-2] == 1 else self.noise.mean(dim=-2, keepdim=True)
+
+    @property
     @abstractmethod
     def info_gain(self) -> Tensor:
         r"""``(b)``, the information gain :math:`\frac12 \log\det(I + \eta^{-1} G_t)`."""

@@ -65,7 +65,7 @@ class DenseRegression(Regression):
 
     def append(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> Regression:
         seen = Seen.of(Y)
-        noise = self._noise_of_new(noise)
+        noise = self.expected_noise if noise is None else noise
         cross = seen.rows(self._evidence(X))
         corner = seen.rows(seen.columns(self.kernel(X, X))) + torch.diag_embed(seen.noise(_flat_noise(noise, Y)))
         factor, extension = self.factor.append(cross, corner, _smallest(noise, X))
@@ -100,12 +100,6 @@ class DenseRegression(Regression):
         covariance = torch.cholesky_inverse(safe_cholesky(precision, floor, precision))
         residual = covariance @ self.dual.unflatten(-2, (self.num_observations, self.num_tasks))
         return self.train_Y - residual.squeeze(-1), covariance
-
-    def _noise_of_new(self, noise: Tensor | None) -> Tensor:
-        if noise is not None:
-            return noise
-        # Where observations have their own noise, new ones are expected to have the average of their task.
-        return self.noise if self.noise.shape[-2] == 1 else self.noise.mean(dim=-2, keepdim=True)
 
     def _evidence(self, points: Tensor) -> Tensor:
         """Return the kernel with what was seen, ``(b) x Pn x nt``."""

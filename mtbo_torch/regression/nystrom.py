@@ -218,9 +218,8 @@ class NystromRegression(Regression):
         own_dims |= {} if self.deviations is None else {"deviations": 2}
         tensors = expand_fields(self, batch_shape, **own_dims)
         X, Y = self.observed_X.expand(batch_shape), self.observed_Y.expand(batch_shape)
-        return replace(
-            self, **tensors, subspace=self.subspace.expand(batch_shape), observed_X=X, observed_Y=Y, growth=None
-        )
+        subspace = self.subspace.expand(batch_shape)
+        return replace(self, **tensors, subspace=subspace, observed_X=X, observed_Y=Y, growth=None)
 
     def with_oversampling(self, oversampling: float) -> NystromRegression:
         """Return the same regression, which draws its next dictionary with another q."""
@@ -273,9 +272,7 @@ class NystromRegression(Regression):
         if self.deviations is None:
             assert noise is None
             return None
-        # Without noise of their own, new observations are expected to have the average of their task.
-        noise = self.deviations.square().mean(dim=-2, keepdim=True) if noise is None else noise
-        return noise.sqrt().expand(Y.shape)
+        return (self.expected_noise if noise is None else noise).sqrt().expand(Y.shape)
 
     def _probs(self, distinct: Distinct) -> Tensor:
         inverse = self.previous_inverse[..., : self.rows.leading_groups, :, :]

@@ -10,7 +10,12 @@ from torch import Tensor
 
 from mtbo_torch.acquisition import as_constraints, put_on_device
 from mtbo_torch.checks import require_ref_point
-from mtbo_torch.scalarizations import ObjectiveScalarization, Scalarization, WeightDistribution
+from mtbo_torch.scalarizations import (
+    ObjectiveScalarization,
+    Scalarization,
+    WeightDistribution,
+    require_scalarization_class,
+)
 from mtbo_torch.surrogate import Units
 
 ROLES = {1: "max", -1: "min", 0: "watched"}
@@ -39,7 +44,7 @@ class Goal:
         signs: Sequence[int] | Tensor | None = None,
         constraints: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        _require_scalarization(scalarization)
+        require_scalarization_class(scalarization)
         self.num_tasks = num_tasks
         self.scalarization = scalarization
         self.signs = [1] * num_tasks if signs is None else _check_signs(signs, num_tasks)
@@ -61,9 +66,8 @@ class Goal:
         """Turn values of the tasks, ``... x n``, into values of the objectives, ``... x k``, all to be maximized."""
         if self._objectives is None:
             return Y
-        return Y.index_select(-1, self._task_index) * self._objectives.sum(
-            dim=-1
-        )  # a product would spread NaN to other objectives
+        # A product with the matrix would spread NaN to other objectives.
+        return Y.index_select(-1, self._task_index) * self._objectives.sum(dim=-1)
 
     def allows(self, Y: Tensor) -> Tensor:
         """Return whether ``... x n`` values are complete and satisfy the constraints."""
@@ -127,14 +131,6 @@ def _find_lowest(scalarization: Scalarization, Y: Tensor) -> Tensor:
     lowest = torch.cat([scalarization(Y).nan_to_num(nan=torch.inf), torch.full_like(of_each, torch.inf)], dim=-1)
     lowest = lowest.amin(dim=-1)
     return torch.where(lowest.isinf(), of_each.squeeze(-1), lowest)
-
-
-def _require_scalarization(scalarization: object) -> None:
-    if not (isinstance(scalarization, type) and issubclass(scalarization, Scalarization)):
-        raise ValueError(
-            f"scalarization should be a class such as ChebyshevScalarization, got {scalarization!r}. "
-            "Every round builds one with weights of its own."
-        )
 
 
 def _check_signs(signs: object, num_tasks: int) -> list[int]:

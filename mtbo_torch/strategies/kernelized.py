@@ -204,10 +204,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         return self._learner.memory(self._known)
 
     def _recall(self, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> None:
-        def restore(started: Surrogate, X: Tensor, Y: Tensor, portions: list[int]) -> Surrogate:
-            return self._restore(started, X, Y, portions, memory)
-
-        self._known = self._learner.recall(self._known, X, Y, portions, memory, restore)
+        self._known = self._learner.recall(self._known, X, Y, portions, memory)
 
     def _propose(self, weights: Tensor) -> Tensor:
         told, pending = self._observed_X.rows, self._pending_points()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from botorch.exceptions.errors import ModelFittingError
@@ -14,11 +13,12 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from mtbo_torch.checks import require_finite
-from mtbo_torch.models import MultiTaskGPModel
 from mtbo_torch.models.learning import learn_kernel, standardize
 from mtbo_torch.models.noise import set_noise
-from mtbo_torch.space import Space
 from mtbo_torch.surrogate import IDENTITY, Surrogate, Units
+
+if TYPE_CHECKING:
+    from mtbo_torch.strategies.kernelized import KernelStrategy
 
 # Where none is given, and until it is learned.
 DEFAULT_ETA = 0.1
@@ -43,48 +43,29 @@ class Knowledge:
     fresh_at: int = 0
 
 
-class Workshop(Protocol):
-    """The strategy as a learner sees it: how surrogates are made and grow there."""
-
-    space: Space
-    batch_shape: torch.Size
-
-    def _start(self, kernel: Kernel, noise: Tensor, units: Units) -> Surrogate:
-        """Return a surrogate that knows nothing yet."""
-
-    def _grow(self, surrogate: Surrogate, X: Tensor, Y: Tensor) -> Surrogate:
-        """Return what is known after ``(b) x q x d`` more points and their values."""
-
-    def _make_model(self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None) -> MultiTaskGPModel:
-        """Return a model to learn the kernel with."""
-
-
-Restore = Callable[[Surrogate, Tensor, Tensor, list[int]], Surrogate]
-
-
 class KnownKernel:
     """The kernel stays as it is given, in the user's units.
 
     Args:
-        workshop: The strategy.
+        strategy: The strategy.
         kernel: The kernel.
         eta: The regularizer.
     """
 
-    def __init__(self, workshop: Workshop, kernel: Kernel, eta: float | None) -> None:
-        self.workshop, self.kernel, self.eta = workshop, kernel, eta
+    def __init__(self, strategy: KernelStrategy[Any], kernel: Kernel, eta: float | None) -> None:
+        self.strategy, self.kernel, self.eta = strategy, kernel, eta
 
     def start(self, num_tasks: int) -> Knowledge:
         """Return what is known before the first observation of n tasks."""
-        points = self.workshop.space.points
+        points = self.strategy.space.points
         noise = points.new_tensor([DEFAULT_ETA if self.eta is None else self.eta])
-        no_Y = points.new_empty(*self.workshop.batch_shape, 0, num_tasks)
+        no_Y = points.new_empty(*self.strategy.batch_shape, 0, num_tasks)
         return self._know(deepcopy(self.kernel).to(points), noise, self._find_units(no_Y))
 
     def learn(self, known: Knowledge, X: Tensor, Y: Tensor, count: int) -> Knowledge:
         """Return what is known after ``(b) x t x d`` points and their values, of which the last `count` are new."""
         new_X, new_Y = (values[..., values.shape[-2] - count :, :].contiguous() for values in (X, Y))
-        return replace(known, surrogate=self.workshop._grow(known.surrogate, new_X, new_Y))
+        return replace(known, surrogate=self.strategy._grow(known.surrogate, new_X, new_Y))
 
     def memory(self, known: Knowledge) -> dict[str, Any]:
         """Return what :meth:`recall` needs, as plain values and tensors."""
@@ -98,9 +79,7 @@ class KnownKernel:
             "fresh_at": known.fresh_at,
         }
 
-    def recall(
-        self, known: Knowledge, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any], restore: Restore
-    ) -> Knowledge:
+    def recall(self, known: Knowledge, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> Knowledge:
         """Return what was known after the observations had been told in these portions, bit for bit."""
         renewed_at, fresh_at = int(memory["renewed_at"]), int(memory["fresh_at"])
         kernel, noise = deepcopy(known.kernel), memory["noise"].to(X)
@@ -115,7 +94,8 @@ class KnownKernel:
                 require_finite(name, value)
         # To the last bit, which may depend on how the values lay in memory.
         started = self._know(kernel, noise, replace(units, offset=offset, scale=scale))
-        surrogate = restore(started.surrogate, X, Y, _join_until(portions, renewed_at))
+        joined = _join_until(portions, renewed_at)
+        surrogate = self.strategy._restore(started.surrogate, X, Y, joined, memory)
         return replace(started, surrogate=surrogate, renewed_at=renewed_at, fresh_at=fresh_at)
 
     def _find_units(self, Y: Tensor) -> Units:
@@ -124,21 +104,21 @@ class KnownKernel:
     def _know(self, kernel: Kernel, noise: Tensor, units: Units) -> Knowledge:
         """Return what is known of a kernel before the first observation."""
         kernel = kernel.requires_grad_(False)
-        return Knowledge(self.workshop._start(kernel, noise, units), kernel, noise)
+        return Knowledge(self.strategy._start(kernel, noise, units), kernel, noise)
 
 
 class LearnedKernel(KnownKernel):
     """The kernel's free parameters are learned again and again, by maximum likelihood, in standardized units.
 
     Args:
-        workshop: The strategy.
+        strategy: The strategy.
         kernel: The kernel that learning starts from.
         eta: The regularizer; None to learn it as well.
         refit_every: After how many observations the kernel is learned again.
     """
 
-    def __init__(self, workshop: Workshop, kernel: Kernel, eta: float | None, refit_every: int) -> None:
-        super().__init__(workshop, kernel, eta)
+    def __init__(self, strategy: KernelStrategy[Any], kernel: Kernel, eta: float | None, refit_every: int) -> None:
+        super().__init__(strategy, kernel, eta)
         self.refit_every = refit_every
 
     def learn(self, known: Knowledge, X: Tensor, Y: Tensor, count: int) -> Knowledge:
@@ -160,7 +140,7 @@ class LearnedKernel(KnownKernel):
         learned = {name for name, parameter in self.kernel.named_parameters() if parameter.requires_grad}
         for name, parameter in kernel.named_parameters():
             parameter.requires_grad_(name in learned)
-        model = self.workshop._make_model(units.scale_points(X), units.scale_values(Y), kernel, self.eta)
+        model = self.strategy._make_model(units.scale_points(X), units.scale_values(Y), kernel, self.eta)
         if not is_fresh and self.eta is None:
             set_noise(model.likelihood, known.noise)
         fresh_at = count if is_fresh else known.fresh_at
@@ -175,10 +155,10 @@ class LearnedKernel(KnownKernel):
         return replace(self._know(model.covar_module, model.noise.detach(), units), fresh_at=fresh_at)
 
     def _fill(self, started: Knowledge, X: Tensor, Y: Tensor) -> Knowledge:
-        return replace(started, surrogate=self.workshop._grow(started.surrogate, X, Y), renewed_at=X.shape[-2])
+        return replace(started, surrogate=self.strategy._grow(started.surrogate, X, Y), renewed_at=X.shape[-2])
 
     def _find_units(self, Y: Tensor) -> Units:
-        return standardize(self.workshop.space.points, Y)
+        return standardize(self.strategy.space.points, Y)
 
 
 def _shape(tensor: Tensor | None) -> torch.Size | None:
