@@ -53,7 +53,13 @@ def estimate_radius(model: Model, delta: float = 0.1) -> Tensor:
             )
     # Members of a list are independent of each other: gains add up, and so do squared norms.
     gain = torch.stack([member.info_gain for member in members]).sum(dim=0)
-    norm = torch.stack([member.surrogate.mean_norm for member in members]).square().sum(dim=0).sqrt().clamp_min(1)
+    norm = (
+        torch.stack([member.surrogate.regression.mean_norm for member in members])
+        .square()
+        .sum(dim=0)
+        .sqrt()
+        .clamp_min(1)
+    )
     # The noise's scale over the root of the regularizer is one, whatever the noise of each task.
     if any(isinstance(member, NystromMultiTaskGP) for member in members):
         return nystrom_radius(gain, norm, noise_scale=1.0, eta=1.0, delta=delta, epsilon=DEFAULT_EPSILON)

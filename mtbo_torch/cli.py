@@ -44,8 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--trials", type=_parse_positive, default=10, help="number of functions (default: 10)")
-    parser.add_argument("--rounds", type=_parse_positive, default=100, help="evaluations of each (default: 100)")
+    parser.add_argument("--trials", type=_parse_integer, default=10, help="number of functions (default: 10)")
+    parser.add_argument("--rounds", type=_parse_integer, default=100, help="evaluations of each (default: 100)")
     parser.add_argument("--out", type=Path, default=Path("demo.png"), help="file of the figure (default: demo.png)")
     parser.set_defaults(run=_run_demo)
 
@@ -59,14 +59,14 @@ def _run_demo(options: argparse.Namespace) -> None:
 def _add_reproduce(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("panels", nargs="+", metavar="PANEL", help="names of panels, or all")
-    add("--trials", type=_parse_positive, default=paper.NUM_TRIALS, help="number of trials (default: %(default)s)")
-    add("--rounds", type=_parse_positive, default=paper.NUM_ROUNDS, help="rounds of each (default: %(default)s)")
+    add("--trials", type=_parse_integer, default=paper.NUM_TRIALS, help="number of trials (default: %(default)s)")
+    add("--rounds", type=_parse_integer, default=paper.NUM_ROUNDS, help="rounds of each (default: %(default)s)")
     add("--algorithms", nargs="+", metavar="NAME", help=f"{', '.join(ALGORITHMS)} (default: all but the last three)")
     add("--out", type=Path, default=Path("results"), help="output folder (default: %(default)s)")
     add("--seed", type=_parse_count, default=0, help="determines all random numbers (default: %(default)s)")
     add("--device", default="cpu", help="for instance cuda (default: %(default)s)")
     add("--dtype", default="float64", help="float64 or float32 (default: %(default)s)")
-    add("--batch", type=_parse_positive, default=paper.NUM_TRIALS, help="trials in one batch (default: %(default)s)")
+    add("--batch", type=_parse_integer, default=paper.NUM_TRIALS, help="trials in one batch (default: %(default)s)")
     add("--norm-bound", default="exact", help="exact (where the norm is known) or paper (default: %(default)s)")
     add("--sensor-data", type=Path, help="a folder with data.txt and mote_locs.txt, or a tidy CSV file")
     add("--soil-data", type=Path, help="the Jura data as a CSV file")
@@ -174,15 +174,11 @@ def _print_table(curves: dict[str, Tensor]) -> None:
     print(format_text_table([["round", *curves], *rows]))
 
 
-def _parse_positive(text: str) -> int:
-    return _parse_integer(1, text)
-
-
 def _parse_count(text: str) -> int:
-    return _parse_integer(0, text)
+    return _parse_integer(text, least=0)
 
 
-def _parse_integer(least: int, text: str) -> int:
+def _parse_integer(text: str, least: int = 1) -> int:
     if not text.lstrip("-").isdigit() or int(text) < least:
         raise argparse.ArgumentTypeError(f"should be a whole number, at least {least}, got {text}")
     return int(text)

@@ -10,7 +10,7 @@ from botorch.utils.multi_objective.box_decompositions import DominatedPartitioni
 from botorch.utils.multi_objective.pareto import is_non_dominated
 from torch import Tensor
 
-from mtbo_torch.checks import require_broadcast, require_finite, require_positive, require_tensor
+from mtbo_torch.checks import require_broadcast, require_finite, require_positive, require_ref_point, require_tensor
 from mtbo_torch.scalarizations import Scalarization, require_scalarization, require_scalarization_class
 
 # With more tasks, the hypervolume takes longer than the run.
@@ -117,17 +117,11 @@ def hypervolume(achieved: Tensor, ref_point: Tensor) -> float:
         3.0
     """
     _require_values("achieved", achieved, None)
-    ref_point = require_tensor("ref_point", ref_point, "Pass one number per task.")
     n = achieved.shape[-1]
     if n < 2 or achieved.dim() != 2:
         raise ValueError(f"achieved should be `t x n` with n >= 2 tasks, got shape {tuple(achieved.shape)}. Use max().")
-    if ref_point.shape != (n,):
-        raise ValueError(
-            f"ref_point should have one entry for each of the {n} tasks, got shape {tuple(ref_point.shape)}. "
-            "Pass one number per task."
-        )
     require_finite("achieved", achieved)
-    require_finite("ref_point", ref_point)
+    ref_point = require_ref_point(ref_point, n, "tasks", "Pass one number per task.")
     return DominatedPartitioning(ref_point=ref_point, Y=achieved).compute_hypervolume().item()
 
 

@@ -367,9 +367,9 @@ class WeightDistribution(ABC):
         >>> import torch
         >>> from mtbo_torch.scalarizations import WeightDistribution
         >>> class OneTaskAtATime(WeightDistribution):
-        ...     def _draw(self, shape, generator, dtype, device):
-        ...         task = torch.randint(shape[-1], shape[:-1], generator=generator, device=device)
-        ...         return torch.nn.functional.one_hot(task, shape[-1]).to(dtype)
+        ...     def _draw(self, like, generator):
+        ...         order = torch.rand(like.shape, generator=generator).argsort(dim=-1)
+        ...         return (order == 0).to(like)
         >>> OneTaskAtATime(3).sample(100, generator=torch.Generator().manual_seed(0)).sum(dim=-1).unique()
         tensor([1.])
     """
@@ -414,14 +414,12 @@ class WeightDistribution(ABC):
             raise ValueError(f"dtype should be torch.float32 or torch.float64, got {dtype}. Cast what is drawn.")
         if device is None:
             device = "cpu" if generator is None else generator.device
-        draw = self._draw((*shape, self.num_tasks), generator, dtype or torch.get_default_dtype(), torch.device(device))
+        draw = self._draw(torch.empty(*shape, self.num_tasks, dtype=dtype, device=device), generator)
         return draw / torch.linalg.vector_norm(draw, ord=self._norm_order, dim=-1, keepdim=True)
 
     @abstractmethod
-    def _draw(
-        self, shape: tuple[int, ...], generator: torch.Generator | None, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
-        """Draw non-negative vectors; :meth:`sample` normalizes them."""
+    def _draw(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Draw non-negative vectors of the shape, dtype and device of `like`; :meth:`sample` normalizes them."""
 
 
 class UniformWeights(WeightDistribution):
@@ -439,10 +437,8 @@ class UniformWeights(WeightDistribution):
         torch.Size([5, 3])
     """
 
-    def _draw(
-        self, shape: tuple[int, ...], generator: torch.Generator | None, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
-        return _positive_uniform(shape, generator, dtype, device)
+    def _draw(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
+        return _positive_uniform(like, generator)
 
 
 class InverseUniformWeights(WeightDistribution):
@@ -460,10 +456,8 @@ class InverseUniformWeights(WeightDistribution):
         torch.Size([3])
     """
 
-    def _draw(
-        self, shape: tuple[int, ...], generator: torch.Generator | None, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
-        u = _positive_uniform(shape, generator, dtype, device)
+    def _draw(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
+        u = _positive_uniform(like, generator)
         return u.amin(dim=-1, keepdim=True) / u  # proportional to 1 / u, without overflow
 
 
@@ -496,16 +490,14 @@ class DirichletWeights(WeightDistribution):
     def __repr__(self) -> str:
         return f"DirichletWeights({self.num_tasks}, concentration={self.concentration.tolist()})"
 
-    def _draw(
-        self, shape: tuple[int, ...], generator: torch.Generator | None, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
-        alpha = self.concentration.to(dtype=torch.double, device=device).expand(shape).contiguous()
+    def _draw(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
+        alpha = self.concentration.to(like.device, torch.double).expand(like.shape).contiguous()
         # torch.distributions takes no generator; this is the draw behind its Gamma. In logarithms, because a
         # Gamma(alpha) = Gamma(alpha + 1) U^(1 / alpha) underflows when alpha is small.
         larger = torch._standard_gamma(alpha + 1, generator=generator)
-        u = _positive_uniform(shape, generator, torch.double, device)
+        u = _positive_uniform(alpha, generator)
         logs = larger.log() + u.log() / alpha
-        return (logs - logs.amax(dim=-1, keepdim=True)).exp().to(dtype)
+        return (logs - logs.amax(dim=-1, keepdim=True)).exp().to(like)
 
 
 class SphereWeights(WeightDistribution):
@@ -525,11 +517,9 @@ class SphereWeights(WeightDistribution):
 
     _norm_order = 2
 
-    def _draw(
-        self, shape: tuple[int, ...], generator: torch.Generator | None, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
-        normal = torch.randn(shape, generator=generator, dtype=dtype, device=device)
-        return normal.abs().clamp_min(torch.finfo(dtype).eps)
+    def _draw(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
+        normal = torch.empty_like(like).normal_(generator=generator)
+        return normal.abs().clamp_min(torch.finfo(like.dtype).eps)
 
 
 class BoxWeights(WeightDistribution):
@@ -575,13 +565,11 @@ class BoxWeights(WeightDistribution):
     def __repr__(self) -> str:
         return f"BoxWeights({self.lower.tolist()}, {self.upper.tolist()})"
 
-    def _draw(
-        self, shape: tuple[int, ...], generator: torch.Generator | None, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
-        order = torch.rand(shape, generator=generator, dtype=dtype, device=device).argsort(dim=-1)
-        u = torch.rand(shape, generator=generator, dtype=dtype, device=device)
-        lower, upper = (bound.to(u).expand(shape).gather(-1, order) for bound in (self.lower, self.upper))
-        rest, later_lower, later_upper = u.new_ones(shape[:-1]), lower.sum(dim=-1), upper.sum(dim=-1)
+    def _draw(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
+        order, u = (torch.empty_like(like).uniform_(generator=generator) for _ in range(2))
+        order = order.argsort(dim=-1)
+        lower, upper = (bound.to(u).expand(like.shape).gather(-1, order) for bound in (self.lower, self.upper))
+        rest, later_lower, later_upper = u.new_ones(like.shape[:-1]), lower.sum(dim=-1), upper.sum(dim=-1)
         drawn = torch.zeros_like(u)
         for i in range(self.num_tasks):
             later_lower, later_upper = later_lower - lower[..., i], later_upper - upper[..., i]
@@ -619,10 +607,8 @@ class FixedWeights(WeightDistribution):
     def __repr__(self) -> str:
         return f"FixedWeights({self.weights.tolist()})"
 
-    def _draw(
-        self, shape: tuple[int, ...], generator: torch.Generator | None, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
-        return self.weights.to(dtype=dtype, device=device).expand(shape)
+    def _draw(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
+        return self.weights.to(like).expand(like.shape)
 
 
 def _beside_points(vectors: Tensor, Y: Tensor) -> Tensor:
@@ -630,11 +616,8 @@ def _beside_points(vectors: Tensor, Y: Tensor) -> Tensor:
     return (vectors if vectors.dim() == 1 else vectors.unsqueeze(-2)).to(Y)
 
 
-def _positive_uniform(
-    shape: tuple[int, ...], generator: torch.Generator | None, dtype: torch.dtype, device: torch.device
-) -> Tensor:
-    u = torch.rand(shape, generator=generator, dtype=dtype, device=device)
-    return u.clamp_min(torch.finfo(dtype).eps)
+def _positive_uniform(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    return torch.empty_like(like).uniform_(generator=generator).clamp_min(torch.finfo(like.dtype).eps)
 
 
 def _checked_shape(shape: object) -> tuple[int, ...]:

@@ -88,11 +88,6 @@ class Surrogate:
         return self.regression.info_gain
 
     @property
-    def mean_norm(self) -> Tensor:
-        r"""``(b)``, the RKHS norm :math:`\|\mu_t\|_\Gamma` of the scaled mean."""
-        return self.regression.mean_norm
-
-    @property
     def tracked(self) -> Belief:
         """The belief at the points that are tracked, in the regression's units."""
         assert self.tracking is not None

@@ -68,11 +68,9 @@ class Compromise(Scalarization):
 class Corners(WeightDistribution):
     """One task at a time, with a little of the others."""
 
-    def _draw(
-        self, shape: tuple[int, ...], generator: torch.Generator | None, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
-        task = torch.randint(shape[-1], shape[:-1], generator=generator, device=device)
-        return torch.nn.functional.one_hot(task, shape[-1]).to(dtype) + 0.1
+    def _draw(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
+        order = torch.empty_like(like).uniform_(generator=generator).argsort(dim=-1)
+        return (order == 0).to(like) + 0.1
 
 
 @pytest.mark.parametrize("refit_every", [None, 2])
@@ -121,10 +119,8 @@ def test_the_hypervolume_is_an_average_with_the_users_own_weights_too() -> None:
     class Sphere(Corners):
         _norm_order = 2
 
-        def _draw(
-            self, shape: tuple[int, ...], generator: torch.Generator | None, dtype: torch.dtype, device: torch.device
-        ) -> Tensor:
-            return torch.randn(shape, generator=generator, dtype=dtype, device=device).abs()
+        def _draw(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
+            return torch.empty_like(like).normal_(generator=generator).abs()
 
     front = torch.tensor([[1.0, 0.2], [0.5, 0.7]], dtype=torch.double)
     weights = Sphere(2).sample(200_000, generator=torch.Generator().manual_seed(0), dtype=torch.double)

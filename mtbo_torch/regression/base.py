@@ -219,10 +219,6 @@ class Tracked(RegressionBelief):
         """Return what is known once :attr:`regression` has grown by an append."""
         return grown.track(self.X)
 
-    def imagine(self, X: Tensor) -> Tracked:
-        """Return what is known once the mean is observed at ``(b) x q x d`` points."""
-        return self.advance(self.regression.imagine(X))
-
 
 class Folded:
     """Points of shape ``... x (b) x q x d`` folded into ``(b) x P x d``, one long list for each data set.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mtbo_torch.linalg import cholesky_logdet, eye_like, operator_norm, safe_cholesky, solve_lower
-from mtbo_torch.regression.base import Growth, Regression, ScalarKernel, Tracked, expand_fields, shared_product
+from mtbo_torch.regression.base import Growth, Regression, Tracked, expand_fields, shared_product
 from mtbo_torch.regression.dense import DenseRegression
 from mtbo_torch.regression.factor import GrowingRows, InverseCholesky
 from mtbo_torch.regression.missing import Missing, few_are_missing
@@ -51,28 +51,23 @@ class GroupedKernel:
         return cls(whole, spectrum.eigvals, torch.ones_like(spectrum.eigvals[..., 0, :]))
 
     @property
-    def kernels(self) -> tuple[ScalarKernel, ...]:
-        """The scalar kernels of the terms."""
-        return self.whole.kernels
-
-    @property
     def shared(self) -> bool:
         """True if all groups share one kernel."""
         return self.loadings is None
 
     def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
         """Return ``(b) x 1 x N1 x N2`` or ``(b) x r x N1 x N2``."""
-        if self.loadings is None:
-            return self.kernels[0](X1, X2).unsqueeze(-3)
-        loadings = self.loadings[..., None, None].unbind(dim=-4)
-        return reduce(torch.add, [w * k(X1, X2).unsqueeze(-3) for w, k in zip(loadings, self.kernels, strict=True)])
+        return self._combine([k(X1, X2).unsqueeze(-3) for k in self.whole.kernels], (1, 1))
 
     def diag(self, X: Tensor) -> Tensor:
         """Return ``(b) x 1 x N`` or ``(b) x r x N``."""
+        return self._combine([k.diag(X).unsqueeze(-2) for k in self.whole.kernels], (1,))
+
+    def _combine(self, terms: list[Tensor], of_points: tuple[int, ...]) -> Tensor:
         if self.loadings is None:
-            return self.kernels[0].diag(X).unsqueeze(-2)
-        loadings = self.loadings[..., None].unbind(dim=-3)
-        return reduce(torch.add, [w * k.diag(X).unsqueeze(-2) for w, k in zip(loadings, self.kernels, strict=True)])
+            return terms[0]
+        loadings = self.loadings.unflatten(-1, (-1, *of_points)).unbind(dim=-2 - len(of_points))
+        return reduce(torch.add, [weight * term for weight, term in zip(loadings, terms, strict=True)])
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 DICTIONARY_JITTER = 1e-10
 
 
-def dense_log_likelihood(kernel: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> Tensor:
-    """Return ``(b)``, for any kernel, from the ``s x s`` matrix of the s values that were seen."""
-    return _gaussian(kernel(X, X), noise.expand(Y.shape).flatten(-2), Y)
-
-
 def independent_log_likelihood(
     kernels: Sequence[ScalarKernel], task_covars: Sequence[Tensor], noise: Tensor, X: Tensor, Y: Tensor
 ) -> Tensor:
@@ -38,7 +33,7 @@ def independent_log_likelihood(
         k(X, X).unsqueeze(-3) * B.diagonal(dim1=-2, dim2=-1)[..., None, None]
         for k, B in zip(kernels, task_covars, strict=True)
     ]
-    return _gaussian(reduce(torch.add, grams), noise.expand(Y.shape).mT, Y.mT.unsqueeze(-1)).sum(dim=-1)
+    return gaussian_log_likelihood(reduce(torch.add, grams), noise.expand(Y.shape).mT, Y.mT.unsqueeze(-1)).sum(dim=-1)
 
 
 def kronecker_log_likelihood(
@@ -152,7 +147,7 @@ class _WithSlopes(torch.autograd.Function):
         return None, None, *[(gradient * slope).sum_to_size(shape) for slope, shape in slopes]
 
 
-def _gaussian(gram: Tensor, noise: Tensor, Y: Tensor) -> Tensor:
+def gaussian_log_likelihood(gram: Tensor, noise: Tensor, Y: Tensor) -> Tensor:
     """Return the log density of those of ``... x t x n`` values that were seen, with a mean of zero.
 
     Args:

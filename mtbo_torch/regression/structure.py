@@ -14,8 +14,8 @@ from mtbo_torch.regression.base import Regression, ScalarKernel
 from mtbo_torch.regression.dense import DenseRegression
 from mtbo_torch.regression.kronecker import CompletedRegression, GroupedKernel, KroneckerRegression
 from mtbo_torch.regression.likelihood import (
-    dense_log_likelihood,
     dense_nystrom_log_likelihood,
+    gaussian_log_likelihood,
     independent_log_likelihood,
     kronecker_log_likelihood,
     kronecker_nystrom_log_likelihood,
@@ -52,7 +52,7 @@ class MatrixKernel(ABC):
 
         Values that are NaN are missing, and it is the density of the others.
         """
-        return dense_log_likelihood(self, noise, X, Y)
+        return gaussian_log_likelihood(self(X, X), noise.expand(Y.shape).flatten(-2), Y)
 
     def nystrom_log_likelihood(self, noise: Tensor, X: Tensor, Y: Tensor, atoms: Tensor) -> Tensor:
         r"""Return ``(b)``, a lower bound of :meth:`log_likelihood` from a dictionary, exact when it has every point.

@@ -131,7 +131,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         eta = self._known.noise.squeeze(-1) if self.eta is None else self.eta
         sigma = eta**0.5 if self.noise_scale is None else self.noise_scale
         # The norm of the fitted function, or of one that is as high as its prior standard deviation at one point.
-        b = self._surrogate.mean_norm.clamp_min(1) if self.norm_bound is None else self.norm_bound
+        b = self._surrogate.regression.mean_norm.clamp_min(1) if self.norm_bound is None else self.norm_bound
         return self._compute_radius(b, sigma, eta)
 
     def _follow_rule(self) -> float:
@@ -300,7 +300,9 @@ def _require_scales(norm_bound: object, noise_scale: object, eta: object, delta:
                 f"noise_scale should be one number, got shape {tuple(noise_scale.shape)}. Pass the largest of them."
             )
     if eta is not None:
-        _require_eta(eta)
+        require_positive("eta", eta, "Pass the regularizer, for instance 0.1.")
+    if isinstance(eta, Tensor):
+        raise ValueError(f"eta should be one number, got {eta.tolist()}. The theory has one regularizer for all tasks.")
     require_probability("delta", delta, "Pass the probability with which the bound may fail, for instance 0.1.")
 
 
@@ -310,12 +312,6 @@ def _require_norm_per_trial(norm_bound: object, batch_shape: torch.Size) -> None
             f"norm_bound should be a number or of the shape {tuple(batch_shape)} of the trials (from seed), "
             f"got shape {tuple(norm_bound.shape)}. Pass one number for all."
         )
-
-
-def _require_eta(eta: object) -> None:
-    require_positive("eta", eta, "Pass the regularizer, for instance 0.1.")
-    if isinstance(eta, Tensor):
-        raise ValueError(f"eta should be one number, got {eta.tolist()}. The theory has one regularizer for all tasks.")
 
 
 def _require_radius(radius: object) -> None:
