@@ -19,7 +19,7 @@ from mtbo_torch.experiments.panels import PANELS, Settings, build_instances
 from mtbo_torch.experiments.reproduce import Request, reproduce
 from mtbo_torch.experiments.runner import Part, Run, join
 from mtbo_torch.problems import load_sensors, load_soil, paper
-from mtbo_torch.report import REGRET_NAMES, give_verdicts, write_index, write_panel
+from mtbo_torch.report import REGRET_NAMES, give_verdicts, load_facts, write_index, write_panel
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -98,6 +98,7 @@ def _run_reproduce(options: argparse.Namespace) -> None:
     for name, problem in fields.items():
         print(f"{name} data: {problem.report}")
     request = Request(panels, options.out, settings, algorithms, options.trials, options.batch, fields, scheduler)
+    load_facts(options.out, [name for name in PANELS if name not in panels])  # refuses what the page would refuse
     results, notes = reproduce(request)
     for note in notes:
         print(note)

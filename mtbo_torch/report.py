@@ -8,7 +8,7 @@ import io
 import json
 import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -17,10 +17,10 @@ from typing import Any
 
 from torch import Tensor
 
-from mtbo_torch.display import format_mean_and_sd, shorten
+from mtbo_torch.display import format_html_table, format_mean_and_sd, shorten
 from mtbo_torch.experiments.panels import EXPERIMENTS, PANELS, Claim
 from mtbo_torch.experiments.reproduce import PanelResult
-from mtbo_torch.experiments.storage import write_atomically
+from mtbo_torch.experiments.storage import format_settings, read_sealed, seal, write_atomically
 from mtbo_torch.problems.paper import OPEN_CHOICES
 
 NEAR = 0.25
@@ -128,7 +128,7 @@ def write_panel(result: PanelResult, out: Path) -> None:
         "settings": result.settings,
         "versions": _collect_versions(),
     }
-    write_atomically(folder / "panel.json", json.dumps(facts, indent=1).encode())
+    write_atomically(folder / "panel.json", json.dumps(seal(facts), indent=1).encode())
 
 
 def _is_guaranteed(result: PanelResult) -> bool:
@@ -139,8 +139,19 @@ def _is_guaranteed(result: PanelResult) -> bool:
 
 
 def give_verdicts(out: Path, name: str) -> list[Verdict]:
-    """Return the verdicts on a panel's claims, from the files in the folder."""
-    panel, stored = PANELS[name], _load_facts(out)
+    """Return the verdicts on a panel's claims, from the files in the folder.
+
+    Raises:
+        ValueError: If the panel is not in the folder, or a file is not as it was written.
+    """
+    stored = load_facts(out)
+    if name not in stored:
+        raise ValueError(f"{out / name / 'panel.json'} should exist, got none. Reproduce {name} first.")
+    return _judge_panel(stored, name)
+
+
+def _judge_panel(stored: dict[str, dict[str, Any]], name: str) -> list[Verdict]:
+    panel = PANELS[name]
     finals = {label: columns[panel.metric] for label, columns in stored[name]["finals"].items()}
     others = {
         other: {label: columns[PANELS[other].metric] for label, columns in facts["finals"].items()}
@@ -157,9 +168,13 @@ def _select_comparable(facts: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def write_index(out: Path, notes: Sequence[str] = ()) -> Path:
-    """Write ``index.html`` for all panels in the folder, and return its path."""
-    stored = _load_facts(out)
-    sections = "\n".join(_render_section(out, name, facts) for name, facts in stored.items())
+    """Write ``index.html`` for all panels in the folder, and return its path.
+
+    Raises:
+        ValueError: If a file is not as it was written.
+    """
+    stored = load_facts(out)
+    sections = "\n".join(_render_section(stored, name) for name in stored)
     skipped = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
     choices = "".join(f"<tr><td>{html.escape(a)}</td><td>{html.escape(b)}</td></tr>" for a, b in OPEN_CHOICES)
     path = out / "index.html"
@@ -168,42 +183,50 @@ def write_index(out: Path, notes: Sequence[str] = ()) -> Path:
     return path
 
 
-def _load_facts(out: Path) -> dict[str, dict[str, Any]]:
-    """Return the facts of every panel in the folder, ignoring damaged files and files of another version."""
-    stored = {}
-    for name in PANELS:
-        path = out / name / "panel.json"
-        try:
-            facts = json.loads(path.read_text())
-        except (FileNotFoundError, ValueError):
-            continue
-        if isinstance(facts, dict) and facts.keys() == FACTS:
-            stored[name] = facts
-    return stored
+def load_facts(out: Path, names: Iterable[str] = PANELS) -> dict[str, dict[str, Any]]:
+    """Return the facts of those panels that are in the folder.
+
+    Raises:
+        ValueError: If a file is not as it was written, or belongs to another panel or other runs.
+    """
+    return {name: _read_facts(out, name) for name in names if (out / name / "panel.json").exists()}
 
 
-def _render_section(out: Path, name: str, facts: dict[str, Any]) -> str:
-    panel = PANELS[name]
+def _read_facts(out: Path, name: str) -> dict[str, Any]:
+    path, remedy = out / name / "panel.json", f"Delete it; mtbo-torch reproduce {name} writes it again."
+    facts = read_sealed(path, lambda path: json.loads(path.read_bytes()), FACTS, remedy)
+    if facts["panel"] != name:
+        raise ValueError(f"{path} should hold the facts of {name}, got those of {facts['panel']!r}. {remedy}")
+    for run in PANELS[name].experiments.values():
+        shown = out / "runs" / run / "settings.json"
+        if shown.exists() and shown.read_bytes() != format_settings(facts["settings"][run]):
+            raise ValueError(f"{path} should have the settings of {shown}, got others. {remedy}")
+    return facts
+
+
+def _render_section(stored: dict[str, dict[str, Any]], name: str) -> str:
+    panel, facts = PANELS[name], stored[name]
     names = [column for column in FINALS if any(column in finals for finals in facts["finals"].values())]
-    head = "".join(f"<th>{column.replace('_', ' ')}</th>" for column in names)
-    rows = "".join(
-        f"<tr><td>{html.escape(label)}</td>"
-        + "".join(f"<td>{format_mean_and_sd(finals[column]) if column in finals else ''}</td>" for column in names)
-        + f"<td>{facts['seconds'][label]:.1f}</td></tr>"
+    head = ["", *[column.replace("_", " ") for column in names], "seconds"]
+    rows = [
+        [
+            label,
+            *[format_mean_and_sd(finals[column]) if column in finals else "" for column in names],
+            f"{facts['seconds'][label]:.1f}",
+        ]
         for label, finals in facts["finals"].items()
-    )
+    ]
     marks = {"confirmed": "✓", "not confirmed": "✗"}
-    items = "".join(f"<li>{marks.get(v.outcome, '○')} {html.escape(str(v))}</li>" for v in give_verdicts(out, name))
+    items = "".join(f"<li>{marks.get(v.outcome, '○')} {html.escape(str(v))}</li>" for v in _judge_panel(stored, name))
     details = html.escape(json.dumps({"settings": facts["settings"], "versions": facts["versions"]}, indent=1))
     return (
         f'<section id="{name}"><h2>{name}: {html.escape(panel.title)}</h2>'
         f'<img src="{name}/{name}.svg" alt="{REGRET_NAMES[panel.metric]} of every algorithm over the rounds">'
-        f"<p>{facts['trials']} trials; final values, mean ± standard deviation. "
+        f"<p>{html.escape(str(facts['trials']))} trials; final values, mean ± standard deviation. "
         f"The figure shows the {REGRET_NAMES[panel.metric]}. "
         f'<a href="{name}/{name}.png">PNG</a> <a href="{name}/summary.csv">summary.csv</a> '
         + " ".join(f'<a href="runs/{run}/results.csv">{run}</a>' for run in panel.experiments.values())
-        + f"</p><table><tr><th></th>{head}<th>seconds</th></tr>{rows}</table>"
-        f"<p>Claims of the paper:</p><ul>{items}</ul>"
+        + f"</p>{format_html_table([head, *rows])}<p>Claims of the paper:</p><ul>{items}</ul>"
         f"<details><summary>settings and versions</summary><pre>{details}</pre></details></section>"
     )
 

@@ -400,10 +400,10 @@ def test_a_changed_state_of_a_run_is_refused(tmp_path: Path) -> None:
         {"rounds": 7},
     ):
         torch.save(state | change, path)
-        with pytest.raises(ValueError, match=r"state\.pt should be readable, got: contents that were changed"):
+        with pytest.raises(ValueError, match=r"state\.pt should be as it was written, got contents that were changed"):
             reproduce(small(tmp_path))
     torch.save([1], path)
-    with pytest.raises(ValueError, match=r"state\.pt should be readable"):
+    with pytest.raises(ValueError, match=r"state\.pt should be as it was written, got damaged or foreign"):
         reproduce(small(tmp_path))
 
 

@@ -123,8 +123,8 @@ def _run(stores: dict[str, Store], needed: dict[str, list[str]], request: Reques
     parts = [part for plan in plans for part in plan]
     interrupted = [part for part in parts if _is_active(stores[part.experiment], part)]
     rest = [part for part in parts if part not in interrupted]
-    for name in dict.fromkeys(part.experiment for part in parts):
-        stores[name].begin()
+    for store in stores.values():
+        store.begin()
     _run_locally(interrupted, stores)
     if request.scheduler is None:
         _run_locally(rest, stores)

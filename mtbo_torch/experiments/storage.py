@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import fcntl
 import io
 import json
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+import reprlib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ REGRETS = (
     "certificate",
 )
 KEYS = ("algorithm", "trial", "round")
-ELSEWHERE = "Choose another folder with --out, or delete this one."
+STATE = {"settings", "rounds", "rows", "seconds", "active"}
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -54,6 +54,37 @@ def _remove(draft: Path) -> None:
         draft.unlink(missing_ok=True)
 
 
+def seal(value: dict[str, Any]) -> dict[str, Any]:
+    """Return a dict with its checksum, to be written."""
+    return value | {"checksum": checksum(value)}
+
+
+def read_sealed(path: Path, load: Callable[[Path], Any], keys: set[str], remedy: str) -> dict[str, Any]:
+    """Return the dict that was sealed and written.
+
+    Raises:
+        ValueError: If the file is not as it was written.
+    """
+    try:
+        value = load(path)
+        if value.keys() != keys | {"checksum"}:
+            found = "contents of another version"
+        elif value.pop("checksum") != checksum(value):
+            found = "contents that were changed"
+        else:
+            return dict(value)
+    except OSError:
+        raise
+    except Exception as error:  # torch.load may raise anything on a foreign file, and advise anything
+        raise ValueError(f"{path} should be as it was written, got damaged or foreign contents. {remedy}") from error
+    raise ValueError(f"{path} should be as it was written, got {found}. {remedy}")
+
+
+def format_settings(settings: dict[str, Any]) -> bytes:
+    """Return the contents of ``settings.json``."""
+    return json.dumps(settings, indent=2).encode()
+
+
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder against other processes; the system releases the lock when the process ends.
@@ -62,7 +93,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         ValueError: If another process holds the lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
+    with (folder / ".lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -73,9 +104,10 @@ def lock_folder(folder: Path) -> Iterator[None]:
 class Store:
     """The folder of one experiment.
 
-    ``results.csv`` is the table, with one line for each algorithm, trial and round. ``state.pt`` stores how many lines
-    count and how to continue; a killed run may leave more lines. Rows are written before the state, so a table with
-    fewer lines than the state counts was changed from outside.
+    ``results.csv`` is the table, with one line for each algorithm, trial and round. ``state.pt`` stores the settings,
+    how many lines count, their checksum and how to continue; ``settings.json`` shows the settings to people. Lines are
+    written before the state, so a killed run may leave more lines at the end, which do not count. The checksum does not
+    depend on the order of the lines, so a sorted table needs no new state.
 
     Args:
         folder: The folder of the experiment.
@@ -87,15 +119,15 @@ class Store:
     """
 
     def __init__(self, folder: Path, settings: dict[str, Any], sizes: tuple[int, int, int]) -> None:
+        self._remedy = f"Choose another folder with --out, or delete {folder}."
         self.folder, self.settings = folder, json.loads(json.dumps(settings))
         wide = [f"{name}_{i + 1}" for name, size in zip(("weights", "x", "y"), sizes, strict=True) for i in range(size)]
-        self.header = [*KEYS, *wide, *REGRETS]
+        self.header = ",".join([*KEYS, *wide, *REGRETS]).encode()
         self.rounds: dict[str, dict[int, int]] = {}
+        self.rows = 0
         self.seconds: dict[str, float] = {}
         self.active: dict[str, Any] | None = None
-        self._is_clean = True
-        if self._path("settings.json").exists() or self._path("results.csv").exists():
-            self._read()
+        self._read()
 
     def _path(self, name: str) -> Path:
         return self.folder / name
@@ -108,15 +140,11 @@ class Store:
     def begin(self) -> None:
         """Prepare the folder for more rows; drop the surplus lines of a killed run."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not self._path("settings.json").exists():
-            write_atomically(self._path("settings.json"), json.dumps(self.settings, indent=2).encode())
-        if not self._path("results.csv").exists():
-            self._write_table([])
         if not self._path("state.pt").exists():
             self._commit()
-        elif not self._is_clean:
-            self._write_table(self._select_counted(self._read_rows()))
-        self._is_clean = True
+        if not self._path("settings.json").exists():
+            write_atomically(self._path("settings.json"), format_settings(self.settings))
+        self._write_table(self._read_lines())
 
     def append(
         self,
@@ -130,30 +158,29 @@ class Store:
         """Add rounds of some trials and, unless the run is complete, the state from which it continues."""
         count = columns["regret"].shape[1]
         lines = self._format_lines(algorithm, trials, first_round, columns)
-        self._is_clean = False
-        with self._path("results.csv").open("a", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(lines)
+        with self._path("results.csv").open("ab") as file:
+            file.write(b"".join(line + b"\n" for line in lines))
             file.flush()
             os.fsync(file.fileno())
+        self.rows += _add_up(lines)
         self.rounds.setdefault(algorithm, {}).update(dict.fromkeys(trials, first_round + count - 1))
         self.seconds[algorithm] = self.seconds.get(algorithm, 0.0) + seconds
         self.active = active
         self._commit()
-        self._is_clean = True
 
     def finish(self) -> None:
         """Sort the table, so that it does not depend on the order of its parts."""
         order = {name: i for i, name in enumerate(ALGORITHMS)}
-        rows = self._read_rows()
-        in_order = sorted(self._select_counted(rows), key=lambda row: (order[row[0]], int(row[1]), int(row[2])))
-        if in_order != rows:
-            self._write_table(in_order)
+        rows = [line.decode().split(",") for line in self._read_lines()]
+        rows.sort(key=lambda row: (order[row[0]], int(row[1]), int(row[2])))
+        self._write_table([",".join(row).encode() for row in rows])
 
     def load_curves(self, algorithms: Sequence[str], trials: int) -> dict[str, dict[str, Tensor]]:
         """Return ``trials x rounds`` numbers for each algorithm and regret, NaN if missing."""
         places: dict[str, list[list[int]]] = {name: [] for name in algorithms}
         numbers: dict[str, list[list[float]]] = {name: [] for name in algorithms}
-        for row in self._select_counted(self._read_rows()):
+        for line in self._read_lines():
+            row = line.decode().split(",")
             if row[0] in places and int(row[1]) < trials:
                 places[row[0]].append([int(row[1]), int(row[2]) - 1])
                 numbers[row[0]].append([float(cell or "nan") for cell in row[-len(REGRETS) :]])
@@ -166,90 +193,63 @@ class Store:
 
     def _format_lines(
         self, algorithm: str, trials: Sequence[int], first_round: int, columns: dict[str, Tensor]
-    ) -> Iterable[list[str]]:
+    ) -> list[bytes]:
         wide = torch.cat([columns[name] for name in ("weights", "x", "y")], dim=-1).tolist()
         absent = torch.full_like(columns["regret"], torch.nan)
         regrets = torch.stack([columns.get(name, absent) for name in REGRETS], dim=-1).tolist()
+        lines = []
         for i, trial in enumerate(trials):
             for j, (cells, scores) in enumerate(zip(wide[i], regrets[i], strict=True)):
                 numbers = ["" if value != value else repr(value) for value in (*cells, *scores)]
-                yield [algorithm, str(trial), str(first_round + j), *numbers]
+                lines.append(",".join([algorithm, str(trial), str(first_round + j), *numbers]).encode())
+        return lines
 
     def _commit(self) -> None:
-        state: dict[str, Any] = {"rounds": self.rounds, "seconds": self.seconds, "active": self.active}
-        state["checksum"] = checksum(state)
         buffer = io.BytesIO()
-        torch.save(state, buffer)
+        torch.save(seal({name: getattr(self, name) for name in sorted(STATE)}), buffer)
         write_atomically(self._path("state.pt"), buffer.getvalue())
 
-    def _write_table(self, rows: list[list[str]]) -> None:
-        text = "\n".join(",".join(row) for row in [self.header, *rows]) + "\n"
-        write_atomically(self._path("results.csv"), text.encode())
+    def _write_table(self, lines: Sequence[bytes]) -> None:
+        path, data = self._path("results.csv"), b"\n".join([self.header, *lines, b""])
+        if not path.exists() or path.read_bytes() != data:
+            write_atomically(path, data)
 
-    def _read_rows(self) -> list[list[str]]:
-        """Return all complete lines of the table but the header."""
-        text = self._path("results.csv").read_text()
-        lines = text.split("\n")
-        self._is_clean &= lines[-1] == ""
-        return [line.split(",") for line in lines[1:-1]]
-
-    def _select_counted(self, rows: list[list[str]]) -> list[list[str]]:
-        return [row for row in rows if int(row[2]) <= self.rounds.get(row[0], {}).get(int(row[1]), 0)]
+    def _read_lines(self) -> list[bytes]:
+        """Return the lines of the table that count, after checking them."""
+        path, count = self._path("results.csv"), sum(sum(trials.values()) for trials in self.rounds.values())
+        data = path.read_bytes() if path.exists() else self.header + b"\n"
+        header, *lines = data.split(b"\n")
+        if header != self.header:
+            raise ValueError(f"{path} should have the columns of this version, got different ones. {self._remedy}")
+        counted = lines[:-1][:count]  # the last line is empty or was cut short
+        if _add_up(counted) != self.rows:
+            raise ValueError(
+                f"{path} should hold the {count:,} rows that state.pt counts, got rows that were cut or changed. "
+                f"{self._remedy}"
+            )
+        return counted
 
     def _read(self) -> None:
-        table, state_file = self._path("results.csv"), self._path("state.pt")
-        if not self._path("settings.json").exists() or (state_file.exists() and not table.exists()):
-            raise ValueError(f"{self.folder} should hold settings.json and results.csv, got one of them. {ELSEWHERE}")
-        if not state_file.exists() and table.exists() and table.read_bytes().count(b"\n") > 1:
-            raise ValueError(f"{self.folder} should hold state.pt next to results.csv, got none. {ELSEWHERE}")
-        try:
-            theirs = json.loads(self._path("settings.json").read_text())
-        except ValueError as error:
-            raise ValueError(f"{self.folder}/settings.json should be JSON, got: {error}. {ELSEWHERE}") from error
-        different = _find_differences(theirs, self.settings)
-        if different:
-            raise ValueError(
-                f"{self.folder} should hold results of the same settings, got different ones: {'; '.join(different)}. "
-                f"{ELSEWHERE}"
-            )
+        state_file, settings_file = self._path("state.pt"), self._path("settings.json")
         if state_file.exists():
-            try:
-                state = torch.load(state_file, weights_only=True)
-                if state.pop("checksum") != checksum(state):
-                    raise ValueError("contents that were changed")
-                self.rounds, self.seconds, self.active = state["rounds"], state["seconds"], state["active"]
-            except Exception as error:  # torch.load may raise anything on a foreign file
-                reason = str(error).split("\n", 1)[0]
-                raise ValueError(f"{state_file} should be readable, got: {reason}. {ELSEWHERE}") from error
-        if table.exists():
-            self._check_table(table)
+            state = read_sealed(state_file, lambda path: torch.load(path, weights_only=True), STATE, self._remedy)
+            different = _find_differences(state["settings"], self.settings)
+            if different:
+                raise ValueError(
+                    f"{self.folder} should hold results of the same settings, got different ones: "
+                    f"{'; '.join(different)}. {self._remedy}"
+                )
+            vars(self).update(state)
+        elif self._path("results.csv").exists():
+            raise ValueError(f"{self.folder} should hold state.pt next to results.csv, got none. {self._remedy}")
+        if settings_file.exists() and settings_file.read_bytes() != format_settings(self.settings):
+            raise ValueError(f"{settings_file} should show the settings of this run, got others. Delete this file.")
+        self._read_lines()
 
-    def _check_table(self, table: Path) -> None:
-        try:
-            header = table.read_text().split("\n", 1)[0]
-            rows = self._read_rows()
-            counted = self._select_counted(rows)
-            widths = {len(row) for row in counted}
-            for row in counted:
-                for cell in row[len(KEYS) :]:
-                    float(cell or "nan")
-        except (IndexError, ValueError) as error:
-            raise ValueError(f"{table} should be an intact table, got a damaged line. {ELSEWHERE}") from error
-        if header != ",".join(self.header) or not widths <= {len(self.header)}:
-            raise ValueError(f"{table} should have the columns of this version, got different ones. {ELSEWHERE}")
-        seen = Counter((row[0], int(row[1]), int(row[2])) for row in counted)
-        expected = {
-            (name, trial, number)
-            for name, trials in self.rounds.items()
-            for trial, count in trials.items()
-            for number in range(1, count + 1)
-        }
-        if seen.keys() != expected or len(counted) != len(expected):
-            raise ValueError(
-                f"{table} should have {len(expected):,} different rows, got {len(seen):,} in {len(counted):,}: "
-                f"it was cut or changed. {ELSEWHERE}"
-            )
-        self._is_clean &= len(counted) == len(rows)
+
+def _add_up(lines: Sequence[bytes]) -> int:
+    """Return a checksum of lines that adds up: that of more lines is the sum."""
+    return sum(int.from_bytes(sha256(line).digest(), "big") for line in lines)
 
 
 def _find_differences(theirs: Any, ours: Any, name: str = "") -> list[str]:
@@ -257,4 +257,4 @@ def _find_differences(theirs: Any, ours: Any, name: str = "") -> list[str]:
         keys = sorted(theirs.keys() | ours.keys())
         found = [_find_differences(theirs.get(key), ours.get(key), f"{name} {key}".strip()) for key in keys]
         return [difference for part in found for difference in part]
-    return [] if theirs == ours else [f"{name} is {theirs} there and {ours} here"]
+    return [] if theirs == ours else [f"{name} is {reprlib.repr(theirs)} there and {reprlib.repr(ours)} here"]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from mtbo_torch.experiments import storage
 from mtbo_torch.experiments.storage import REGRETS, Store, lock_folder
 
 SETTINGS = {"rounds": 6, "seed": 0, "paper": {"eta": 0.1}}
@@ -63,7 +66,9 @@ def test_what_a_killed_run_left_behind_is_forgotten(tmp_path: Path) -> None:
     first = filled(tmp_path)
     first.append("MOBO", [0, 1], 1, block(2, 3), 0.5, {"algorithm": "MOBO", "trials": [0, 1], "run": {}})
     counted = (tmp_path / "results.csv").read_bytes()
-    for rest in (b"MOBO,0,4,1,1,1,1,1,0,0,0,0,0,0,\n", b"MOBO,0,4,1,1", b"MOBO"):
+    doubled = counted.splitlines(keepends=True)[-1]
+    whole = b"MOBO,0,4,1,1,1,1,1,0,0,0,0,0,0,\n"
+    for rest in (whole, b"MOBO,0,4,1,1", b"MOBO", bytes(300), b"\0\n\0\n", b"\xff\n", doubled, whole + b"MOBO,1"):
         (tmp_path / "results.csv").write_bytes(counted + rest)
         again = store(tmp_path)
         assert again.active is not None
@@ -76,12 +81,43 @@ def test_what_a_killed_run_left_behind_is_forgotten(tmp_path: Path) -> None:
     assert store(tmp_path).seconds["MOBO"] == 1.0
 
 
-def test_killed_before_the_first_row(tmp_path: Path) -> None:
-    tmp_path.joinpath("settings.json").write_text(json.dumps(SETTINGS))
-    again = store(tmp_path)
-    again.begin()
-    again.append("MT-KB", [0], 1, block(1, 6), 1.0, None)
-    assert store(tmp_path).find_complete("MT-KB") == {0}
+@pytest.mark.parametrize("count", range(4))
+def test_killed_before_the_first_row(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writes, write = [], storage.write_atomically
+
+    def killed(path: Path, data: bytes) -> None:
+        if len(writes) == count:
+            raise KeyboardInterrupt
+        writes.append(path)
+        write(path, data)
+
+    monkeypatch.setattr(storage, "write_atomically", killed)
+    with pytest.raises(KeyboardInterrupt):
+        filled(tmp_path)
+    monkeypatch.undo()
+    filled(tmp_path)
+    assert store(tmp_path).find_complete("MT-KB") == {0, 1}
+    assert store(tmp_path).load_curves(["MT-KB"], 2)["MT-KB"]["regret"].isfinite().all()
+
+
+def test_killed_while_sorting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("random", "MT-KB"):
+        one = store(tmp_path)
+        one.begin()
+        one.append(name, [0], 1, block(1, 6), 1.0, None)
+    unsorted = (tmp_path / "results.csv").read_bytes()
+    replace = Path.replace
+
+    def killed(draft: Path, path: Path) -> None:
+        replace(draft, path)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        one.finish()
+    monkeypatch.undo()
+    assert (tmp_path / "results.csv").read_bytes() != unsorted
+    assert store(tmp_path).find_complete("random") == {0}
 
 
 def test_other_settings_are_refused(tmp_path: Path) -> None:
@@ -111,7 +147,33 @@ def drop_a_cell(folder: Path) -> None:
 
 def double_a_row(folder: Path) -> None:
     lines = (folder / "results.csv").read_text().splitlines(keepends=True)
-    (folder / "results.csv").write_text("".join([*lines, lines[-1]]))
+    (folder / "results.csv").write_text("".join([*lines[:3], *lines[2:]]))
+
+
+def exchange_two_cells(folder: Path) -> None:
+    lines = (folder / "results.csv").read_text().splitlines(keepends=True)
+    first, second = lines[1].split(","), lines[2].split(",")
+    first[3], second[3] = second[3], first[3]
+    (folder / "results.csv").write_text("".join([lines[0], ",".join(first), ",".join(second), *lines[3:]]))
+
+
+def change_a_number(folder: Path) -> None:
+    text = (folder / "results.csv").read_text()
+    (folder / "results.csv").write_text(text.replace(",1.0,", ",1.1,", 1))
+
+
+def take(name: str) -> Callable[[Path], None]:
+    """Takes a file from an intact folder of other settings or results."""
+
+    def damage(folder: Path) -> None:
+        other = folder / "other"
+        one = Store(other, SETTINGS | {"seed": 1}, (2, 1, 2))
+        one.begin()
+        one.append("MT-KB", [0, 1], 1, block(2, 6, 5.0), 1.5, None)
+        (other / name).replace(folder / name)
+        shutil.rmtree(other)
+
+    return damage
 
 
 def copy_a_row(folder: Path) -> None:
@@ -128,8 +190,14 @@ def spoil_a_number(folder: Path) -> None:
     ("damage", "message"),
     [
         (copy_a_row, "cut or changed"),
-        (spoil_a_number, "damaged line"),
-        (lambda folder: (folder / "results.csv").write_bytes(b"\xff\xfe"), "damaged line"),
+        (change_a_number, r"results\.csv should hold the 12 rows .* got rows that were cut or changed"),
+        (exchange_two_cells, "cut or changed"),
+        (spoil_a_number, "cut or changed"),
+        (take("results.csv"), "cut or changed"),
+        (take("state.pt"), "seed is 1 there and 0 here"),
+        (take("settings.json"), r"settings\.json should .*, got others\. Delete this file"),
+        (lambda folder: (folder / "settings.json").write_text(json.dumps(SETTINGS | {"seed": 1})), "settings.json"),
+        (lambda folder: (folder / "results.csv").write_bytes(b"\xff\xfe"), "columns"),
         (lambda folder: (folder / "state.pt").unlink(), r"state\.pt"),
         (cut_rows, "cut or changed"),
         (cut_bytes, "cut or changed"),
@@ -137,11 +205,11 @@ def spoil_a_number(folder: Path) -> None:
         (drop_a_cell, r"results\.csv should"),
         (lambda folder: (folder / "results.csv").write_text(""), "columns"),
         (lambda folder: (folder / "results.csv").unlink(), "should hold"),
-        (lambda folder: (folder / "settings.json").unlink(), "should hold"),
-        (lambda folder: (folder / "settings.json").write_text("{"), "JSON"),
+        (lambda folder: (folder / "settings.json").write_bytes(b"\xff"), "settings.json"),
         (lambda folder: (folder / "state.pt").write_bytes(b"junk"), "state.pt"),
         (lambda folder: (folder / "state.pt").write_bytes((folder / "state.pt").read_bytes()[:100]), "state.pt"),
-        (lambda folder: torch.save({"rounds": {}}, folder / "state.pt"), "state.pt"),
+        (lambda folder: (folder / "state.pt").write_bytes(b""), "state.pt should be as it was written, got damaged"),
+        (lambda folder: torch.save({"rounds": {}}, folder / "state.pt"), "another version. Choose another folder"),
     ],
 )
 def test_damage_is_refused_in_a_sentence(damage: object, message: str, tmp_path: Path) -> None:
@@ -151,6 +219,23 @@ def test_damage_is_refused_in_a_sentence(damage: object, message: str, tmp_path:
     with pytest.raises(ValueError, match=message):
         store(tmp_path)
     assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+
+def test_settings_are_written_again(tmp_path: Path) -> None:
+    filled(tmp_path)
+    data = (tmp_path / "settings.json").read_bytes()
+    (tmp_path / "settings.json").unlink()
+    store(tmp_path).begin()
+    assert (tmp_path / "settings.json").read_bytes() == data
+
+
+def test_a_lock_changes_no_file_that_it_points_to(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("text")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".lock").symlink_to(tmp_path / "precious")
+    with lock_folder(tmp_path / "out"):
+        pass
+    assert (tmp_path / "precious").read_text() == "text"
 
 
 def test_a_state_cannot_run_code(tmp_path: Path) -> None:
