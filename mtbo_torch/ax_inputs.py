@@ -15,12 +15,7 @@ from mtbo_torch.acquisition import NystromScalarizedMultiTaskUCB, ScalarizedMult
 from mtbo_torch.checks import require_tensor
 from mtbo_torch.confidence import DEFAULT_EPSILON, exact_radius, nystrom_radius
 from mtbo_torch.models import MultiTaskGPModel, NystromMultiTaskGP
-from mtbo_torch.scalarizations import (
-    ChebyshevScalarization,
-    ObjectiveScalarization,
-    Scalarization,
-    WeightDistribution,
-)
+from mtbo_torch.scalarizations import ChebyshevScalarization, ObjectiveScalarization, Scalarization, WeightDistribution
 
 
 def estimate_radius(model: Model, delta: float = 0.1) -> Tensor:

@@ -114,11 +114,7 @@ class Surrogate:
         return self.units.restore(self.inside(both).given(self.regression.expected_noise).with_mean_of(self.inside(X)))
 
     def append(
-        self,
-        X: Tensor,
-        Y: Tensor,
-        noise: Tensor | None = None,
-        renew: Callable[[Regression], Regression] | None = None,
+        self, X: Tensor, Y: Tensor, noise: Tensor | None = None, renew: Callable[[Regression], Regression] | None = None
     ) -> Surrogate:
         """Learn from more observations, without factorizing the kernel matrix anew.
 

@@ -18,7 +18,7 @@ METADATA = {
 }
 
 
-def executed(path: Path, folder: Path = HERE, timeout: int | None = None) -> nbformat.NotebookNode:
+def execute(path: Path, folder: Path = HERE, timeout: int | None = None) -> nbformat.NotebookNode:
     """The notebook with fresh outputs, run inside a folder; without progress bars, which die with the kernel."""
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(folder)}}
@@ -36,4 +36,4 @@ def executed(path: Path, folder: Path = HERE, timeout: int | None = None) -> nbf
 if __name__ == "__main__":
     for path in map(Path, sys.argv[1:] or sorted(HERE.glob("*.ipynb"))):
         print(path.name, flush=True)
-        nbformat.write(executed(path), path)
+        nbformat.write(execute(path), path)

@@ -105,13 +105,7 @@ def chebyshev_ucb(weights: np.ndarray, radius: float, mean: np.ndarray, covarian
 
 
 def nystrom_posterior(
-    gamma: Gamma,
-    X: np.ndarray,
-    Y: np.ndarray,
-    eta: float,
-    dictionary: list[int],
-    probs: np.ndarray,
-    Z: np.ndarray,
+    gamma: Gamma, X: np.ndarray, Y: np.ndarray, eta: float, dictionary: list[int], probs: np.ndarray, Z: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """mu~_t at each point of Z and the joint Gamma~_t over Z, as printed in Algorithm 2: weights and pseudo-inverse."""
     n, m = Y.shape[1], len(dictionary)

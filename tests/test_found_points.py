@@ -139,10 +139,7 @@ def test_the_hypervolume_grows_faster_than_by_quasi_random_search() -> None:
     reference = torch.full((2,), -0.6, dtype=torch.double)
     options = {"choices": choices, "eta": 1e-4, "radius": 1.0, "bound": "ellipsoid", "ref_point": reference}
     shares = []
-    for strategy in (
-        MTKB(OPPOSED, scalarization=HypervolumeScalarization, **options),
-        SobolSearch(2, choices=choices),
-    ):
+    for strategy in (MTKB(OPPOSED, scalarization=HypervolumeScalarization, **options), SobolSearch(2, choices=choices)):
         for _ in range(25):
             x = strategy.ask()
             strategy.tell(x, values(x))

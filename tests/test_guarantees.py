@@ -143,10 +143,7 @@ def test_a_wrong_noise_part_of_mtbkb_is_found_out(name: str | None) -> None:
 # Theorem 3 counts b twice, so MT-BKB does not miss half of it.
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [
-        (MTKB, "half of b left out"),
-        pytest.param(MTBKB, "three quarters of b left out", marks=pytest.mark.slow),
-    ],
+    [(MTKB, "half of b left out"), pytest.param(MTBKB, "three quarters of b left out", marks=pytest.mark.slow)],
     ids=["MT-KB", "MT-BKB"],
 )
 def test_a_wrong_norm_is_found_out_by_the_bound_and_by_the_certificate(kind: type, name: str) -> None:

@@ -95,10 +95,7 @@ def standardized_data(t: int, n: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def transforms(n: int = N, batch: tuple[int, ...] = ()) -> dict[str, Any]:
     shape = torch.Size(batch)
-    return {
-        "input_transform": Normalize(2, batch_shape=shape),
-        "outcome_transform": Standardize(n, batch_shape=shape),
-    }
+    return {"input_transform": Normalize(2, batch_shape=shape), "outcome_transform": Standardize(n, batch_shape=shape)}
 
 
 def frozen(model: MultiTaskGPModel) -> dict[str, Any]:
@@ -178,8 +175,7 @@ every_outcome = pytest.mark.parametrize("outcomes", ["as they are", "standardize
 @every_model
 @every_noise
 @pytest.mark.parametrize(
-    ("inputs", "outcomes"),
-    [("as they are", "standardized"), ("normalized", "as they are"), ("chained", "chained")],
+    ("inputs", "outcomes"), [("as they are", "standardized"), ("normalized", "as they are"), ("chained", "chained")]
 )
 @pytest.mark.parametrize("make", [icm, general_sum], ids=["icm", "sum"])
 def test_transforms_and_noise_by_hand(

@@ -251,7 +251,7 @@ def test_observations_with_noise_of_their_own_are_appended_as_they_are_fitted(ki
     for ours, theirs in ((grown, fitted), (grown.imagine(Z[:1]), fitted.imagine(Z[:1]))):
         close(ours.at(Z).mean, theirs.at(Z).mean, 1e-8)
         close(ours.at(Z).covariance, theirs.at(Z).covariance, 1e-8)
-    close(grown.surrogate.mean_norm, fitted.surrogate.mean_norm, 1e-8)
+    close(grown.surrogate.regression.mean_norm, fitted.surrogate.regression.mean_norm, 1e-8)
     if kind is ExactMultiTaskGP:  # along a dictionary the gain is a sum over rounds
         close(grown.info_gain, fitted.info_gain, 1e-9)
 

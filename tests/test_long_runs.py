@@ -161,8 +161,7 @@ def test_mtkb(omega: float, num_groups: int, rounds: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "rounds"),
-    [pytest.param("delayed", 4_000, marks=slow), pytest.param("every_round", 1_000, marks=slow)],
+    ("schedule", "rounds"), [pytest.param("delayed", 4_000, marks=slow), pytest.param("every_round", 1_000, marks=slow)]
 )
 def test_mtbkb(schedule: str, rounds: int) -> None:
     run = in_own_process(MTBKB, 0.4, rounds, schedule=schedule)

@@ -24,7 +24,7 @@ def test_there_are_notebooks() -> None:
 )
 def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MTBO_SMALL", "1")
-    notebook = executed(path, tmp_path, timeout=300)
+    notebook = execute(path, tmp_path, timeout=300)
     streams = [o for cell in notebook.cells for o in cell.get("outputs", ()) if o.output_type == "stream"]
     assert not [o.text for o in streams if o.name == "stderr"]
     assert "image/png" in str(notebook)

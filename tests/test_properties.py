@@ -237,11 +237,7 @@ def exact(problem: Drawn, X: Tensor, Y: Tensor, kernel: MultiTaskKernel | None =
 
 
 def nystrom(
-    problem: Drawn,
-    X: Tensor,
-    Y: Tensor,
-    kernel: MultiTaskKernel | None = None,
-    dictionary: Tensor | None = None,
+    problem: Drawn, X: Tensor, Y: Tensor, kernel: MultiTaskKernel | None = None, dictionary: Tensor | None = None
 ) -> NystromMultiTaskGP:
     """By default on every other point."""
     kernel = problem.kernel if kernel is None else kernel

@@ -8,18 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from mtbo_torch.experiments.instances import Instances
 from mtbo_torch.problems import paper
 from mtbo_torch.scalarizations import Scalarization
-from mtbo_torch.strategies import (
-    ITBKB,
-    ITKB,
-    MOBO,
-    MTBKB,
-    MTKB,
-    NEHVI,
-    NParEGO,
-    RandomSearch,
-    SobolSearch,
-    Strategy,
-)
+from mtbo_torch.strategies import ITBKB, ITKB, MOBO, MTBKB, MTKB, NEHVI, NParEGO, RandomSearch, SobolSearch, Strategy
 
 Builder = Callable[[Instances, type[Scalarization], list[int]], Strategy]
 

@@ -86,15 +86,7 @@ class NystromMultiTaskGP(MultiTaskGPModel):
         require_oversampling(oversampling)
         require_seed("seed", seed)
         super().__init__(
-            train_X,
-            train_Y,
-            covar_module,
-            eta,
-            mean_module,
-            likelihood,
-            train_Yvar,
-            outcome_transform,
-            input_transform,
+            train_X, train_Y, covar_module, eta, mean_module, likelihood, train_Yvar, outcome_transform, input_transform
         )
         if dictionary is not None:
             _require_dictionary(dictionary, train_X)

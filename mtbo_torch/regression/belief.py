@@ -11,13 +11,7 @@ import torch
 from torch import Tensor
 
 from mtbo_torch.checks import require_batch, require_tensor
-from mtbo_torch.linalg import (
-    clamp_variances,
-    operator_norm,
-    posterior_cholesky,
-    solve_lower,
-    variances_along,
-)
+from mtbo_torch.linalg import clamp_variances, operator_norm, posterior_cholesky, solve_lower, variances_along
 
 
 def require_directions(directions: Tensor | None, num_tasks: int, batch_shape: torch.Size) -> None:

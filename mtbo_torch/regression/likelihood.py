@@ -121,11 +121,7 @@ def _kronecker(K: Tensor, B: Tensor, Z: Tensor, total: Tensor | None, missing: M
                 slopes = [(K, K_slope - left @ right.mT), (B, B_slope - B_change), of_values]
         else:
             quadratic = -(B_values * shrinkage * rotated.square()).sum(dim=(-2, -1))
-            slopes = [
-                (K, K_slope + projected @ projected.mT),
-                (B, B_slope - solved.mT @ solved),
-                (Z, -2 * projected),
-            ]
+            slopes = [(K, K_slope + projected @ projected.mT), (B, B_slope - solved.mT @ solved), (Z, -2 * projected)]
     value = _WithSlopes.apply(quadratic + logdet, [slope for _, slope in slopes], *[x for x, _ in slopes])
     return -(value if total is None else value + total) / 2
 

@@ -193,11 +193,7 @@ def options_of(kind: str, learned: Learned) -> dict[str, object]:
         "outcomes": {"outcome_transform": learned.outcomes},
         "inputs": {"input_transform": learned.inputs},
         "mean": {"mean_module": learned.mean},
-        "all": {
-            "outcome_transform": learned.outcomes,
-            "input_transform": learned.inputs,
-            "mean_module": learned.mean,
-        },
+        "all": {"outcome_transform": learned.outcomes, "input_transform": learned.inputs, "mean_module": learned.mean},
     }[kind]
 
 
