@@ -7,7 +7,7 @@ from pathlib import Path
 import matplotlib.font_manager  # noqa: F401  (builds its cache, of which a notebook would tell)
 import nbformat
 import pytest
-from execute import HERE, METADATA, executed
+from execute import HERE, METADATA, execute
 
 NOTEBOOKS = sorted(HERE.glob("*.ipynb"))
 
