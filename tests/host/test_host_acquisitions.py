@@ -1,0 +1,385 @@
+"""Every acquisition function of BoTorch: its value is that of BoTorch's own model, its gradient that of differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from botorch.acquisition import (
+    AcquisitionFunction,
+    ConstrainedExpectedImprovement,
+    ExpectedImprovement,
+    FixedFeatureAcquisitionFunction,
+    LogExpectedImprovement,
+    LogProbabilityOfImprovement,
+    PosteriorMean,
+    PosteriorStandardDeviation,
+    ProbabilityOfImprovement,
+    ProximalAcquisitionFunction,
+    ScalarizedPosteriorMean,
+    UpperConfidenceBound,
+    qAnalyticProbabilityOfImprovement,
+    qExpectedImprovement,
+    qKnowledgeGradient,
+    qLogExpectedImprovement,
+    qLogNoisyExpectedImprovement,
+    qLowerBoundMaxValueEntropy,
+    qMaxValueEntropy,
+    qMultiStepLookahead,
+    qNegIntegratedPosteriorVariance,
+    qNoisyExpectedImprovement,
+    qProbabilityOfImprovement,
+    qSimpleRegret,
+    qUpperConfidenceBound,
+)
+from botorch.acquisition.analytic import LogConstrainedExpectedImprovement, LogProbabilityOfFeasibility
+from botorch.acquisition.cost_aware import InverseCostWeightedUtility
+from botorch.acquisition.joint_entropy_search import qJointEntropySearch
+from botorch.acquisition.knowledge_gradient import qMultiFidelityKnowledgeGradient
+from botorch.acquisition.logei import qLogProbabilityOfFeasibility
+from botorch.acquisition.max_value_entropy_search import qMultiFidelityMaxValueEntropy
+from botorch.acquisition.monte_carlo import qLowerConfidenceBound, qPosteriorStandardDeviation
+from botorch.acquisition.multi_objective import (
+    ExpectedHypervolumeImprovement,
+    qExpectedHypervolumeImprovement,
+    qHypervolumeKnowledgeGradient,
+    qLogExpectedHypervolumeImprovement,
+    qLogNoisyExpectedHypervolumeImprovement,
+    qNoisyExpectedHypervolumeImprovement,
+)
+from botorch.acquisition.multi_objective.joint_entropy_search import qLowerBoundMultiObjectiveJointEntropySearch
+from botorch.acquisition.multi_objective.max_value_entropy_search import qLowerBoundMultiObjectiveMaxValueEntropySearch
+from botorch.acquisition.multi_objective.multi_fidelity import MOMF
+from botorch.acquisition.multi_objective.parego import qLogNParEGO
+from botorch.acquisition.multi_objective.predictive_entropy_search import qMultiObjectivePredictiveEntropySearch
+from botorch.acquisition.multi_objective.utils import compute_sample_box_decomposition
+from botorch.acquisition.objective import GenericMCObjective, LinearMCObjective, ScalarizedPosteriorTransform
+from botorch.acquisition.penalized import L2Penalty, PenalizedAcquisitionFunction
+from botorch.acquisition.predictive_entropy_search import qPredictiveEntropySearch
+from botorch.acquisition.prior_guided import PriorGuidedAcquisitionFunction
+from botorch.models.deterministic import GenericDeterministicModel
+from botorch.sampling import SobolQMCNormalSampler
+from botorch.utils.multi_objective.box_decompositions import NondominatedPartitioning
+from host_reference import *  # noqa: F403
+from torch import Tensor
+
+Make = Callable[[Any, Kind], AcquisitionFunction]
+
+CANDIDATES = seeded(10, D, seed=11)
+BASELINE = seeded(T, D)
+REF_POINT = torch.tensor([-0.5, -1.5, -2.0, -1.5], dtype=torch.double)
+
+
+def scalar(kind: Kind) -> ScalarizedPosteriorTransform:
+    return ScalarizedPosteriorTransform(kind.weights)
+
+
+def by_sum(kind: Kind) -> LinearMCObjective:
+    return LinearMCObjective(kind.weights)
+
+
+def draws(count: int = 16, seed: int = 3) -> SobolQMCNormalSampler:
+    return SobolQMCNormalSampler(torch.Size([count]), seed=seed)
+
+
+def analytic(acquisition: type[AcquisitionFunction], **options: Any) -> Make:
+    return lambda model, kind: acquisition(model, posterior_transform=scalar(kind), **options)
+
+
+def monte_carlo(acquisition: type[AcquisitionFunction], **options: Any) -> Make:
+    return lambda model, kind: acquisition(model, objective=by_sum(kind), sampler=draws(), **options)
+
+
+def fantasized(acquisition: type[AcquisitionFunction], **options: Any) -> Make:
+    """An analytic acquisition function on a model that has seen fantasies."""
+
+    def make(model: Any, kind: Kind) -> AcquisitionFunction:
+        fantasies = model.fantasize(seeded(2, D, seed=21), draws(3))
+        return acquisition(fantasies, posterior_transform=scalar(kind), **options)
+
+    return make
+
+
+def partitioning(kind: Kind) -> NondominatedPartitioning:
+    Y = torch.cat([evaluate(BASELINE), 0.5 - evaluate(BASELINE).flip(-1)], dim=-1)[..., : kind.num_outputs]
+    return NondominatedPartitioning(ref_point=REF_POINT[: kind.num_outputs], Y=Y)
+
+
+def hypervolume(acquisition: type[AcquisitionFunction]) -> Make:
+    def make(model: Any, kind: Kind) -> AcquisitionFunction:
+        ref_point = REF_POINT[: kind.num_outputs]
+        return acquisition(model, ref_point=ref_point, partitioning=partitioning(kind), sampler=draws())
+
+    return make
+
+
+def noisy_hypervolume(acquisition: type[AcquisitionFunction], **options: Any) -> Make:
+    def make(model: Any, kind: Kind) -> AcquisitionFunction:
+        ref_point = REF_POINT[: kind.num_outputs]
+        return acquisition(model, ref_point=ref_point, X_baseline=BASELINE, sampler=draws(8), **options)
+
+    return make
+
+
+def expected_hypervolume(model: Any, kind: Kind) -> AcquisitionFunction:
+    return ExpectedHypervolumeImprovement(model, REF_POINT[: kind.num_outputs].tolist(), partitioning(kind))
+
+
+def parego(model: Any, kind: Kind) -> AcquisitionFunction:
+    weights = kind.weights.abs() / kind.weights.abs().sum()
+    return qLogNParEGO(model, BASELINE, scalarization_weights=weights, sampler=draws(), prune_baseline=True)
+
+
+def entropy(acquisition: type[AcquisitionFunction], **options: Any) -> Make:
+    def make(model: Any, kind: Kind) -> AcquisitionFunction:
+        torch.manual_seed(5)
+        found = acquisition(model, CANDIDATES, posterior_transform=scalar(kind), num_mv_samples=4, **options)
+        return found
+
+    return make
+
+
+def joint_entropy(noiseless: bool, kind_of_estimate: str = "LB") -> Make:
+    def make(model: Any, kind: Kind) -> AcquisitionFunction:
+        inputs = seeded(3, D, seed=13)
+        outputs = torch.cat([evaluate(inputs), 0.5 - evaluate(inputs).flip(-1)], dim=-1)[..., : kind.num_outputs] + 0.5
+        options = {"condition_noiseless": noiseless, "estimation_type": kind_of_estimate, "num_samples": 8}
+        torch.manual_seed(5)
+        return qJointEntropySearch(model, inputs, outputs, posterior_transform=scalar(kind), **options)
+
+    return make
+
+
+def pareto_sample(kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
+    """Two sampled Pareto sets of three points, their fronts, and the boxes they dominate."""
+    sets = seeded(2, 3, D, seed=15)
+    steps = torch.tensor([0.0, 0.4, 0.8], dtype=torch.double).unsqueeze(-1)
+    fronts = torch.cat([1 + steps, 2 - steps, 1 + steps, 2 - steps], dim=-1)[..., : kind.num_outputs]
+    fronts = torch.stack([fronts, fronts + 0.3])
+    return sets, fronts, compute_sample_box_decomposition(fronts)
+
+
+def pareto_joint_entropy(model: Any, kind: Kind) -> AcquisitionFunction:
+    return qLowerBoundMultiObjectiveJointEntropySearch(model, *pareto_sample(kind), estimation_type="LB")
+
+
+def pareto_value_entropy(model: Any, kind: Kind) -> AcquisitionFunction:
+    return qLowerBoundMultiObjectiveMaxValueEntropySearch(model, pareto_sample(kind)[2], estimation_type="LB")
+
+
+def pareto_predictive_entropy(model: Any, kind: Kind) -> AcquisitionFunction:
+    return qMultiObjectivePredictiveEntropySearch(model, pareto_sample(kind)[0], max_ep_iterations=5)
+
+
+def predictive_entropy(model: Any, kind: Kind) -> AcquisitionFunction:
+    return qPredictiveEntropySearch(model, seeded(3, D, seed=13), max_ep_iterations=5)
+
+
+def knowledge_gradient(**options: Any) -> Make:
+    def make(model: Any, kind: Kind) -> AcquisitionFunction:
+        return qKnowledgeGradient(model, 3, sampler=draws(3), posterior_transform=scalar(kind), **options)
+
+    return make
+
+
+def knowledge_gradient_by_draws(model: Any, kind: Kind) -> AcquisitionFunction:
+    return qKnowledgeGradient(model, 3, sampler=draws(3), objective=by_sum(kind), inner_sampler=draws(8, seed=4))
+
+
+def cost() -> InverseCostWeightedUtility:
+    return InverseCostWeightedUtility(GenericDeterministicModel(lambda X: 1 + X.sum(dim=-1, keepdim=True)))
+
+
+def knowledge_gradient_by_cost(model: Any, kind: Kind) -> AcquisitionFunction:
+    return qMultiFidelityKnowledgeGradient(
+        model,
+        3,
+        sampler=draws(3),
+        posterior_transform=scalar(kind),
+        cost_aware_utility=cost(),
+        project=lambda X: torch.cat([X[..., :1], torch.ones_like(X[..., 1:])], dim=-1),
+    )
+
+
+def entropy_by_cost(model: Any, kind: Kind) -> AcquisitionFunction:
+    torch.manual_seed(5)
+    options = {"num_mv_samples": 4, "num_y_samples": 8, "num_fantasies": 2, "cost_aware_utility": cost()}
+    return qMultiFidelityMaxValueEntropy(model, CANDIDATES, posterior_transform=scalar(kind), **options)
+
+
+def lookahead(model: Any, kind: Kind) -> AcquisitionFunction:
+    samplers = [draws(2, seed=7), draws(2, seed=8)]
+    return qMultiStepLookahead(
+        model, batch_sizes=[1, 1], samplers=samplers, posterior_transform=scalar(kind), num_fantasies=[2, 2]
+    )
+
+
+def lookahead_by_stages(model: Any, kind: Kind) -> AcquisitionFunction:
+    """The one-step value of improvement is counted in each stage."""
+    best = lambda model, X: {"best_f": 0.3}  # noqa: E731
+    return qMultiStepLookahead(
+        model,
+        batch_sizes=[1],
+        num_fantasies=[2],
+        samplers=[draws(2, seed=7)],
+        valfunc_cls=[ExpectedImprovement, ExpectedImprovement],
+        valfunc_argfacs=[best, best],
+        posterior_transform=scalar(kind),
+    )
+
+
+def hypervolume_knowledge_gradient(model: Any, kind: Kind) -> AcquisitionFunction:
+    return qHypervolumeKnowledgeGradient(
+        model, REF_POINT[: kind.num_outputs], num_fantasies=2, num_pareto=2, sampler=draws(2)
+    )
+
+
+def constrained(acquisition: type[AcquisitionFunction], **options: Any) -> Make:
+    bounds = {1: (None, 0.8)}
+    return lambda model, kind: acquisition(model, objective_index=0, constraints=bounds, **options)
+
+
+def constrained_draws(acquisition: type[AcquisitionFunction], **options: Any) -> Make:
+    objective = GenericMCObjective(lambda Y, X=None: Y[..., 0])
+    under = [lambda Y: Y[..., 1] - 0.8]
+    return lambda model, kind: acquisition(
+        model, objective=objective, constraints=under, sampler=draws(), eta=0.1, **options
+    )
+
+
+def feasible(model: Any, kind: Kind) -> AcquisitionFunction:
+    return LogProbabilityOfFeasibility(model, {1: (None, 0.8), 0: (-1.0, 2.0)})
+
+
+def feasible_draws(model: Any, kind: Kind) -> AcquisitionFunction:
+    return qLogProbabilityOfFeasibility(model, [lambda Y: Y[..., 1] - 0.8], sampler=draws())
+
+
+def mean_of_variances(model: Any, kind: Kind) -> AcquisitionFunction:
+    return qNegIntegratedPosteriorVariance(model, CANDIDATES, sampler=draws(1), posterior_transform=scalar(kind))
+
+
+def proximal(model: Any, kind: Kind) -> AcquisitionFunction:
+    inner = ExpectedImprovement(model, 0.3, posterior_transform=scalar(kind))
+    return ProximalAcquisitionFunction(inner, torch.tensor([0.3, 0.5], dtype=torch.double))
+
+
+def penalized(model: Any, kind: Kind) -> AcquisitionFunction:
+    inner = qExpectedImprovement(model, 0.3, objective=by_sum(kind), sampler=draws())
+    return PenalizedAcquisitionFunction(inner, L2Penalty(torch.zeros(D, dtype=torch.double)), 0.1)
+
+
+def guided(model: Any, kind: Kind) -> AcquisitionFunction:
+    prior = torch.nn.Module()
+    prior.forward = lambda X: 1 + X.square().sum(dim=-1)
+    return PriorGuidedAcquisitionFunction(
+        ExpectedImprovement(model, 0.3, posterior_transform=scalar(kind)), prior
+    )
+
+
+def one_free_feature(model: Any, kind: Kind) -> AcquisitionFunction:
+    inner = qLogExpectedImprovement(model, 0.3, objective=by_sum(kind), sampler=draws())
+    return FixedFeatureAcquisitionFunction(inner, d=D, columns=[0], values=[0.4])
+
+
+def with_pending(make: Make) -> Make:
+    def with_points(model: Any, kind: Kind) -> AcquisitionFunction:
+        found = make(model, kind)
+        found.set_X_pending(seeded(2, D, seed=17))
+        return found
+
+    return with_points
+
+
+# Each use: how to build it, and how many points it takes.
+ONE_POINT: dict[str, Make] = {
+    "ExpectedImprovement": analytic(ExpectedImprovement, best_f=0.3),
+    "LogExpectedImprovement": analytic(LogExpectedImprovement, best_f=0.3),
+    "ProbabilityOfImprovement": analytic(ProbabilityOfImprovement, best_f=0.3),
+    "LogProbabilityOfImprovement": analytic(LogProbabilityOfImprovement, best_f=0.3),
+    "UpperConfidenceBound": analytic(UpperConfidenceBound, beta=2.0),
+    "PosteriorMean": analytic(PosteriorMean),
+    "PosteriorStandardDeviation": analytic(PosteriorStandardDeviation),
+    "ConstrainedExpectedImprovement": constrained(ConstrainedExpectedImprovement, best_f=0.3),
+    "LogConstrainedExpectedImprovement": constrained(LogConstrainedExpectedImprovement, best_f=0.3),
+    "LogProbabilityOfFeasibility": feasible,
+    "ExpectedHypervolumeImprovement": expected_hypervolume,
+    "ProximalAcquisitionFunction": proximal,
+    "PriorGuidedAcquisitionFunction": guided,
+    "qMaxValueEntropy": entropy(qMaxValueEntropy, num_y_samples=8),
+    "qMaxValueEntropy, pending points": entropy(
+        qMaxValueEntropy, num_y_samples=8, num_fantasies=2, X_pending=seeded(2, D, seed=17)
+    ),
+    "qMultiFidelityMaxValueEntropy": entropy_by_cost,
+}
+SOME_POINTS: dict[str, Make] = {
+    "ScalarizedPosteriorMean": lambda model, kind: ScalarizedPosteriorMean(
+        model, torch.tensor([0.6, 0.4], dtype=torch.double), posterior_transform=scalar(kind)
+    ),
+    "qAnalyticProbabilityOfImprovement": analytic(qAnalyticProbabilityOfImprovement, best_f=0.3),
+    "qExpectedImprovement": monte_carlo(qExpectedImprovement, best_f=0.3),
+    "qExpectedImprovement, posterior transform": lambda model, kind: qExpectedImprovement(
+        model, 0.3, sampler=draws(), posterior_transform=scalar(kind)
+    ),
+    "qExpectedImprovement, pending points": with_pending(monte_carlo(qExpectedImprovement, best_f=0.3)),
+    "qExpectedImprovement, constraints": constrained_draws(qExpectedImprovement, best_f=0.3),
+    "qLogExpectedImprovement": monte_carlo(qLogExpectedImprovement, best_f=0.3),
+    "qLogExpectedImprovement, constraints": constrained_draws(qLogExpectedImprovement, best_f=0.3),
+    "qNoisyExpectedImprovement": monte_carlo(
+        qNoisyExpectedImprovement, X_baseline=BASELINE, prune_baseline=False, cache_root=False
+    ),
+    "qNoisyExpectedImprovement, pruned": monte_carlo(
+        qNoisyExpectedImprovement, X_baseline=BASELINE, prune_baseline=True, cache_root=False
+    ),
+    "qLogNoisyExpectedImprovement": monte_carlo(
+        qLogNoisyExpectedImprovement, X_baseline=BASELINE, prune_baseline=False, cache_root=False
+    ),
+    "qProbabilityOfImprovement": monte_carlo(qProbabilityOfImprovement, best_f=0.3),
+    "qSimpleRegret": monte_carlo(qSimpleRegret),
+    "qUpperConfidenceBound": monte_carlo(qUpperConfidenceBound, beta=2.0),
+    "qLowerConfidenceBound": monte_carlo(qLowerConfidenceBound, beta=2.0),
+    "qPosteriorStandardDeviation": monte_carlo(qPosteriorStandardDeviation),
+    "qLogProbabilityOfFeasibility": feasible_draws,
+    "qExpectedHypervolumeImprovement": hypervolume(qExpectedHypervolumeImprovement),
+    "qLogExpectedHypervolumeImprovement": hypervolume(qLogExpectedHypervolumeImprovement),
+    "qNoisyExpectedHypervolumeImprovement": noisy_hypervolume(qNoisyExpectedHypervolumeImprovement),
+    "qNoisyExpectedHypervolumeImprovement, pruned": noisy_hypervolume(
+        qNoisyExpectedHypervolumeImprovement, prune_baseline=True
+    ),
+    "qLogNoisyExpectedHypervolumeImprovement": noisy_hypervolume(qLogNoisyExpectedHypervolumeImprovement),
+    "qLogNoisyExpectedHypervolumeImprovement, pending points": with_pending(
+        noisy_hypervolume(qLogNoisyExpectedHypervolumeImprovement)
+    ),
+    "MOMF": lambda model, kind: MOMF(
+        model, REF_POINT[: kind.num_outputs], partitioning(kind), sampler=draws(), cost_call=lambda X: 1 + X.sum(-1)
+    ),
+    "qLogNParEGO": parego,
+    "qLowerBoundMaxValueEntropy": entropy(qLowerBoundMaxValueEntropy),
+    "qJointEntropySearch": joint_entropy(noiseless=False),
+    "qJointEntropySearch, noiseless": joint_entropy(noiseless=True),
+    "qJointEntropySearch, Monte Carlo": joint_entropy(noiseless=False, kind_of_estimate="MC"),
+    "qPredictiveEntropySearch": predictive_entropy,
+    "qLowerBoundMultiObjectiveJointEntropySearch": pareto_joint_entropy,
+    "qLowerBoundMultiObjectiveMaxValueEntropySearch": pareto_value_entropy,
+    "qMultiObjectivePredictiveEntropySearch": pareto_predictive_entropy,
+    "qNegIntegratedPosteriorVariance": mean_of_variances,
+    "PenalizedAcquisitionFunction": penalized,
+    "FixedFeatureAcquisitionFunction": one_free_feature,
+}
+LOOK_AHEAD: dict[str, tuple[Make, int]] = {
+    "qKnowledgeGradient": (knowledge_gradient(), 2 + 3),
+    "qKnowledgeGradient, current value": (knowledge_gradient(current_value=torch.tensor(0.1).double()), 1 + 3),
+    "qKnowledgeGradient, pending points": (with_pending(knowledge_gradient()), 1 + 3),
+    "qKnowledgeGradient, inner draws": (knowledge_gradient_by_draws, 1 + 3),
+    "qMultiFidelityKnowledgeGradient": (knowledge_gradient_by_cost, 1 + 3),
+    "qMultiStepLookahead": (lookahead, 1 + 2 + 4),
+    "qMultiStepLookahead, value of each stage": (lookahead_by_stages, 1 + 2),
+    "qHypervolumeKnowledgeGradient": (hypervolume_knowledge_gradient, 1 + 2 * 2),
+}
+USES: dict[str, tuple[Make, int]] = {
+    **{name: (make, 1) for name, make in ONE_POINT.items()},
+    **{name: (make, 2) for name, make in SOME_POINTS.items()},
+    **LOOK_AHEAD,
+}
