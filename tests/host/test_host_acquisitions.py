@@ -13,14 +13,10 @@ from botorch.acquisition import (
     ExpectedImprovement,
     FixedFeatureAcquisitionFunction,
     LogExpectedImprovement,
-    LogProbabilityOfImprovement,
     PosteriorMean,
-    PosteriorStandardDeviation,
     ProbabilityOfImprovement,
     ProximalAcquisitionFunction,
-    ScalarizedPosteriorMean,
     UpperConfidenceBound,
-    qAnalyticProbabilityOfImprovement,
     qExpectedImprovement,
     qKnowledgeGradient,
     qLogExpectedImprovement,
@@ -34,7 +30,14 @@ from botorch.acquisition import (
     qSimpleRegret,
     qUpperConfidenceBound,
 )
-from botorch.acquisition.analytic import LogConstrainedExpectedImprovement, LogProbabilityOfFeasibility
+from botorch.acquisition.analytic import (
+    LogConstrainedExpectedImprovement,
+    LogProbabilityOfFeasibility,
+    LogProbabilityOfImprovement,
+    PosteriorStandardDeviation,
+    ScalarizedPosteriorMean,
+    qAnalyticProbabilityOfImprovement,
+)
 from botorch.acquisition.cost_aware import InverseCostWeightedUtility
 from botorch.acquisition.joint_entropy_search import qJointEntropySearch
 from botorch.acquisition.knowledge_gradient import qMultiFidelityKnowledgeGradient
@@ -59,10 +62,26 @@ from botorch.acquisition.objective import GenericMCObjective, LinearMCObjective,
 from botorch.acquisition.penalized import L2Penalty, PenalizedAcquisitionFunction
 from botorch.acquisition.predictive_entropy_search import qPredictiveEntropySearch
 from botorch.acquisition.prior_guided import PriorGuidedAcquisitionFunction
+from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
 from botorch.models.deterministic import GenericDeterministicModel
 from botorch.sampling import SobolQMCNormalSampler
+from botorch.sampling.list_sampler import ListSampler
 from botorch.utils.multi_objective.box_decompositions import NondominatedPartitioning
-from host_reference import *  # noqa: F403
+from host_reference import (
+    LISTS,
+    LISTS_OF_ONES,
+    ONE_TASK,
+    SINGLE,
+    D,
+    Dense,
+    DenseList,
+    Kind,
+    T,
+    evaluate,
+    same_gradient,
+    seeded,
+)
+from suites import close
 from torch import Tensor
 
 Make = Callable[[Any, Kind], AcquisitionFunction]
@@ -192,28 +211,32 @@ def cost() -> InverseCostWeightedUtility:
     return InverseCostWeightedUtility(GenericDeterministicModel(lambda X: 1 + X.sum(dim=-1, keepdim=True)))
 
 
+def at_full_fidelity(X: Tensor) -> Tensor:
+    return torch.cat([X[..., :1], torch.ones_like(X[..., 1:])], dim=-1)
+
+
 def knowledge_gradient_by_cost(model: Any, kind: Kind) -> AcquisitionFunction:
     return qMultiFidelityKnowledgeGradient(
         model,
         3,
         sampler=draws(3),
         posterior_transform=scalar(kind),
+        current_value=torch.tensor(0.1, dtype=torch.double),
         cost_aware_utility=cost(),
-        project=lambda X: torch.cat([X[..., :1], torch.ones_like(X[..., 1:])], dim=-1),
+        project=at_full_fidelity,
     )
 
 
 def entropy_by_cost(model: Any, kind: Kind) -> AcquisitionFunction:
     torch.manual_seed(5)
     options = {"num_mv_samples": 4, "num_y_samples": 8, "num_fantasies": 2, "cost_aware_utility": cost()}
+    options["project"] = at_full_fidelity
     return qMultiFidelityMaxValueEntropy(model, CANDIDATES, posterior_transform=scalar(kind), **options)
 
 
 def lookahead(model: Any, kind: Kind) -> AcquisitionFunction:
     samplers = [draws(2, seed=7), draws(2, seed=8)]
-    return qMultiStepLookahead(
-        model, batch_sizes=[1, 1], samplers=samplers, posterior_transform=scalar(kind), num_fantasies=[2, 2]
-    )
+    return qMultiStepLookahead(model, batch_sizes=[1, 1], samplers=samplers, posterior_transform=scalar(kind))
 
 
 def lookahead_by_stages(model: Any, kind: Kind) -> AcquisitionFunction:
@@ -222,7 +245,6 @@ def lookahead_by_stages(model: Any, kind: Kind) -> AcquisitionFunction:
     return qMultiStepLookahead(
         model,
         batch_sizes=[1],
-        num_fantasies=[2],
         samplers=[draws(2, seed=7)],
         valfunc_cls=[ExpectedImprovement, ExpectedImprovement],
         valfunc_argfacs=[best, best],
@@ -232,7 +254,11 @@ def lookahead_by_stages(model: Any, kind: Kind) -> AcquisitionFunction:
 
 def hypervolume_knowledge_gradient(model: Any, kind: Kind) -> AcquisitionFunction:
     return qHypervolumeKnowledgeGradient(
-        model, REF_POINT[: kind.num_outputs], num_fantasies=2, num_pareto=2, sampler=draws(2)
+        model,
+        REF_POINT[: kind.num_outputs],
+        num_fantasies=2,
+        num_pareto=2,
+        sampler=ListSampler(*(draws(2, seed=30 + i) for i in range(kind.num_outputs))),
     )
 
 
@@ -261,9 +287,12 @@ def mean_of_variances(model: Any, kind: Kind) -> AcquisitionFunction:
     return qNegIntegratedPosteriorVariance(model, CANDIDATES, sampler=draws(1), posterior_transform=scalar(kind))
 
 
-def proximal(model: Any, kind: Kind) -> AcquisitionFunction:
-    inner = ExpectedImprovement(model, 0.3, posterior_transform=scalar(kind))
-    return ProximalAcquisitionFunction(inner, torch.tensor([0.3, 0.5], dtype=torch.double))
+def proximal(model: Any, kind: Kind) -> Any:
+    inner, widths = analytic(ExpectedImprovement, best_f=0.3)(model, kind), torch.tensor([0.3, 0.5], dtype=torch.double)
+    if isinstance(model, Dense | DenseList):  # by hand: close to the point that was observed last
+        last = BASELINE[-1]
+        return lambda X: inner(X) * (-((X - last) / widths).square().sum(dim=(-2, -1)) / 2).exp()
+    return ProximalAcquisitionFunction(inner, widths)
 
 
 def penalized(model: Any, kind: Kind) -> AcquisitionFunction:
@@ -274,9 +303,7 @@ def penalized(model: Any, kind: Kind) -> AcquisitionFunction:
 def guided(model: Any, kind: Kind) -> AcquisitionFunction:
     prior = torch.nn.Module()
     prior.forward = lambda X: 1 + X.square().sum(dim=-1)
-    return PriorGuidedAcquisitionFunction(
-        ExpectedImprovement(model, 0.3, posterior_transform=scalar(kind)), prior
-    )
+    return PriorGuidedAcquisitionFunction(ExpectedImprovement(model, 0.3, posterior_transform=scalar(kind)), prior)
 
 
 def one_free_feature(model: Any, kind: Kind) -> AcquisitionFunction:
@@ -302,6 +329,10 @@ ONE_POINT: dict[str, Make] = {
     "UpperConfidenceBound": analytic(UpperConfidenceBound, beta=2.0),
     "PosteriorMean": analytic(PosteriorMean),
     "PosteriorStandardDeviation": analytic(PosteriorStandardDeviation),
+    "ExpectedImprovement of fantasies": fantasized(ExpectedImprovement, best_f=0.3),
+    "LogExpectedImprovement of fantasies": fantasized(LogExpectedImprovement, best_f=0.3),
+    "PosteriorMean of fantasies": fantasized(PosteriorMean),
+    "UpperConfidenceBound of fantasies": fantasized(UpperConfidenceBound, beta=2.0),
     "ConstrainedExpectedImprovement": constrained(ConstrainedExpectedImprovement, best_f=0.3),
     "LogConstrainedExpectedImprovement": constrained(LogConstrainedExpectedImprovement, best_f=0.3),
     "LogProbabilityOfFeasibility": feasible,
@@ -313,6 +344,7 @@ ONE_POINT: dict[str, Make] = {
         qMaxValueEntropy, num_y_samples=8, num_fantasies=2, X_pending=seeded(2, D, seed=17)
     ),
     "qMultiFidelityMaxValueEntropy": entropy_by_cost,
+    "qLowerBoundMaxValueEntropy": entropy(qLowerBoundMaxValueEntropy),
 }
 SOME_POINTS: dict[str, Make] = {
     "ScalarizedPosteriorMean": lambda model, kind: ScalarizedPosteriorMean(
@@ -336,7 +368,7 @@ SOME_POINTS: dict[str, Make] = {
     "qLogNoisyExpectedImprovement": monte_carlo(
         qLogNoisyExpectedImprovement, X_baseline=BASELINE, prune_baseline=False, cache_root=False
     ),
-    "qProbabilityOfImprovement": monte_carlo(qProbabilityOfImprovement, best_f=0.3),
+    "qProbabilityOfImprovement": monte_carlo(qProbabilityOfImprovement, best_f=1.2, tau=0.2),
     "qSimpleRegret": monte_carlo(qSimpleRegret),
     "qUpperConfidenceBound": monte_carlo(qUpperConfidenceBound, beta=2.0),
     "qLowerConfidenceBound": monte_carlo(qLowerConfidenceBound, beta=2.0),
@@ -356,7 +388,6 @@ SOME_POINTS: dict[str, Make] = {
         model, REF_POINT[: kind.num_outputs], partitioning(kind), sampler=draws(), cost_call=lambda X: 1 + X.sum(-1)
     ),
     "qLogNParEGO": parego,
-    "qLowerBoundMaxValueEntropy": entropy(qLowerBoundMaxValueEntropy),
     "qJointEntropySearch": joint_entropy(noiseless=False),
     "qJointEntropySearch, noiseless": joint_entropy(noiseless=True),
     "qJointEntropySearch, Monte Carlo": joint_entropy(noiseless=False, kind_of_estimate="MC"),
@@ -383,3 +414,111 @@ USES: dict[str, tuple[Make, int]] = {
     **{name: (make, 2) for name, make in SOME_POINTS.items()},
     **LOOK_AHEAD,
 }
+ENTROPY_OF_ONE = ["qMaxValueEntropy", "qMaxValueEntropy, pending points", "qMultiFidelityMaxValueEntropy"]
+ENTROPY_OF_ONE += ["qLowerBoundMaxValueEntropy", "qJointEntropySearch", "qJointEntropySearch, noiseless"]
+ENTROPY_OF_ONE += ["qJointEntropySearch, Monte Carlo", "qPredictiveEntropySearch", "qKnowledgeGradient"]
+ENTROPY_OF_ONE += ["ProximalAcquisitionFunction", "qMultiObjectivePredictiveEntropySearch"]
+FANTASIES = [name for name in USES if name in LOOK_AHEAD or "fantasies" in name]
+FANTASIES += ["qNegIntegratedPosteriorVariance"]
+CONDITIONED = [name for name in USES if "JointEntropy" in name]
+
+# What BoTorch itself does not do with models of several outputs: it says so, or it looks for data that are not there.
+ONE_OUTPUT = (UnsupportedError, "Multi-output models are not supported")
+REFUSED: dict[tuple[str, str], tuple[type[Exception], str]] = {}
+for kind in SINGLE + LISTS + LISTS_OF_ONES:
+    REFUSED |= {(name, kind.name): ONE_OUTPUT for name in ENTROPY_OF_ONE[:4]}
+    REFUSED[("qJointEntropySearch, Monte Carlo", kind.name)] = (AssertionError, "output shape")
+for kind in SINGLE:
+    REFUSED[("qPredictiveEntropySearch", kind.name)] = (RuntimeError, "size of tensor")
+    REFUSED[("qMultiObjectivePredictiveEntropySearch", kind.name)] = (RuntimeError, "size of tensor")
+    REFUSED[("qHypervolumeKnowledgeGradient", kind.name)] = (ValueError, "requires using a ModelList")
+for kind in LISTS:
+    REFUSED |= {(name, kind.name): (IndexError, "out of range") for name in FANTASIES}
+    REFUSED |= {(name, kind.name): (BotorchTensorDimensionError, "number of inputs") for name in CONDITIONED}
+
+NOISELESS = "condition_on_observations ignores noise= under BoTorch's fantasize flag, unless there is train_Yvar"
+LAST_POINT = "BoTorch takes the first row of train_inputs for the inputs of the first output"
+UNCACHED = "ModelListGP conditions by GPyTorch's get_fantasy_model, for which our models have no prediction strategy"
+WRONG: dict[tuple[str, str], str] = {}
+for kind in SINGLE + ONE_TASK:
+    WRONG[("qJointEntropySearch, noiseless", kind.name)] = NOISELESS
+for kind in SINGLE + LISTS:
+    WRONG[("ProximalAcquisitionFunction", kind.name)] = LAST_POINT
+for kind in LISTS_OF_ONES:
+    WRONG |= {(name, kind.name): UNCACHED for name in CONDITIONED if (name, kind.name) not in REFUSED}
+
+# Whose gradient is BoTorch's own approximation, or not there.
+GRADIENT_OF_HOST = ["qAnalyticProbabilityOfImprovement"]
+
+
+def list_uses(refused: bool) -> list[Any]:
+    """Return every use with every kind of model that it is for; those of lists are slow."""
+    kinds = dict.fromkeys(USES, SINGLE + LISTS)
+    for name in ENTROPY_OF_ONE:
+        kinds[name] = kinds[name] + ONE_TASK
+    for name in FANTASIES + CONDITIONED:
+        kinds[name] = kinds[name] + LISTS_OF_ONES
+    found = []
+    for name, each in kinds.items():
+        for kind in each:
+            key = (name, kind.name)
+            if (key in REFUSED) != refused:
+                continue
+            marks = [pytest.mark.xfail(strict=True, reason=WRONG[key])] if key in WRONG else []
+            marks += [pytest.mark.slow] if kind in LISTS + LISTS_OF_ONES and not refused and key not in WRONG else []
+            found.append(pytest.param(name, kind, id=f"{name}-{kind.name}", marks=marks))
+    return found
+
+
+def points_for(name: str) -> Tensor:
+    return seeded(2, USES[name][1], 1 if name == "FixedFeatureAcquisitionFunction" else D, seed=19)
+
+
+def seeded_value(acqf: AcquisitionFunction, X: Tensor) -> Tensor:
+    torch.manual_seed(1)  # some draw at every call
+    return acqf(X)
+
+
+def build(name: str, model: Any, kind: Kind) -> AcquisitionFunction:
+    torch.manual_seed(1)  # some draw when they are built
+    return USES[name][0](model, kind)
+
+
+@pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.BotorchWarning")
+@pytest.mark.parametrize(("name", "kind"), list_uses(refused=False))
+def test_values_are_those_of_botorchs_model_and_gradients_those_of_differences(name: str, kind: Kind) -> None:
+    model, reference = kind.pair()
+    X = points_for(name)
+    acqf, other = build(name, model, kind), build(name, reference, kind)
+    close(seeded_value(acqf, X), seeded_value(other, X), kind.tolerance)
+    if name in GRADIENT_OF_HOST:
+        X.requires_grad_(True)
+        mine, hosts = (torch.autograd.grad(seeded_value(each, X).sum(), X)[0] for each in (acqf, other))
+        close(mine, hosts, kind.tolerance)
+    else:
+        same_gradient(lambda X: seeded_value(acqf, X), X)
+
+
+@pytest.mark.parametrize(("name", "kind"), list_uses(refused=True))
+def test_what_the_host_refuses_of_any_model_of_several_outputs(name: str, kind: Kind) -> None:
+    model, reference = kind.pair()
+    error, message = REFUSED[(name, kind.name)]
+    with pytest.raises(error, match=message):
+        build(name, model, kind)(points_for(name))
+    if not kind.is_list:
+        with pytest.raises(error, match=message):
+            build(name, reference, kind)(points_for(name))
+
+
+@pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.BotorchWarning")
+@pytest.mark.slow
+@pytest.mark.parametrize("known", [False, True], ids=["one noise", "known noise"])
+@pytest.mark.parametrize(("name", "kind"), [use for use in list_uses(refused=False) if use.values[1] in SINGLE])
+def test_values_and_gradients_with_transforms(name: str, kind: Kind, known: bool) -> None:
+    Yvar = 0.02 + 0.1 * seeded(T, kind.tasks, seed=3) if known else None
+    model, reference = kind.pair(transformed=True, Yvar=Yvar)
+    X = points_for(name)
+    acqf, other = build(name, model, kind), build(name, reference, kind)
+    close(seeded_value(acqf, X), seeded_value(other, X), 10 * kind.tolerance)
+    if name not in GRADIENT_OF_HOST:
+        same_gradient(lambda X: seeded_value(acqf, X), X)
