@@ -344,6 +344,9 @@ class Kind:
     is_list: bool = False
     tasks: int = N
 
+    def __str__(self) -> str:
+        return self.name
+
     def make(self, given: Setting) -> Any:
         if not self.is_list:
             return given.build(self.model_class)
