@@ -293,9 +293,12 @@ class DenseList(ModelList):
     def train_inputs(self) -> tuple[Tensor]:
         return (torch.stack([model.train_inputs[0] for model in self.models]),)
 
-    def fantasize(self, X: Tensor, sampler: Any, **kwargs: Any) -> DenseList:
+    def fantasize(self, X: Tensor, sampler: Any, observation_noise: Tensor | None = None, **kwargs: Any) -> DenseList:
         samplers = sampler.samplers if isinstance(sampler, ListSampler) else [sampler] * len(self.models)
-        return DenseList(*(model.fantasize(X, part) for model, part in zip(self.models, samplers, strict=True)))
+        sizes = [model.num_outputs for model in self.models]
+        noises = [None] * len(sizes) if observation_noise is None else observation_noise.split(sizes, dim=-1)
+        parts = zip(self.models, samplers, noises, strict=True)
+        return DenseList(*(model.fantasize(X, part, noise) for model, part, noise in parts))
 
     def condition_on_observations(self, X: Any, Y: Tensor, noise: Tensor | None = None, **kwargs: Any) -> DenseList:
         X = X[0] if isinstance(X, list) else X

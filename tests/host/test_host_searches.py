@@ -59,10 +59,10 @@ def at_most(limit: float) -> dict[str, Any]:
 
 
 STARTS = 0.4 * seeded(2, 1, D, seed=51)
+GIVEN: dict[str, Any] = {"num_restarts": 2, "batch_initial_conditions": STARTS}
 DISK: dict[str, Any] = {
+    **GIVEN,
     "nonlinear_inequality_constraints": [(lambda x: 0.5 - x.square().sum(dim=-1), True)],
-    "batch_initial_conditions": STARTS,
-    "num_restarts": 2,
     "options": {"batch_limit": 1},
 }
 
@@ -86,7 +86,7 @@ SEARCHES: dict[str, tuple[Search, Callable[[Tensor], Any]]] = {
         lambda X: X[..., 0] == 0.4,
     ),
     "optimize_acqf, inequality": (
-        lambda make, model, kind: optimize_acqf(make(model, kind), BOUNDS, q=1, **at_most(0.7), **QUICK),
+        lambda make, model, kind: optimize_acqf(make(model, kind), BOUNDS, q=1, **at_most(0.7), **GIVEN),
         lambda X: X.sum(dim=-1) <= 0.7 + 1e-6,
     ),
     "optimize_acqf, equality": (
@@ -95,7 +95,8 @@ SEARCHES: dict[str, tuple[Search, Callable[[Tensor], Any]]] = {
             BOUNDS,
             q=1,
             equality_constraints=[(torch.tensor([0, 1]), pair(1.0, 1.0), 0.9)],
-            **QUICK,
+            num_restarts=2,
+            batch_initial_conditions=pair(0.2, 0.7, 0.6, 0.3).view(2, 1, D),
         ),
         lambda X: (X.sum(dim=-1) - 0.9).abs() < 1e-6,
     ),
