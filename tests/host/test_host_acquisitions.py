@@ -541,7 +541,7 @@ def test_values_and_gradients_with_transforms(name: str, kind: Kind, known: bool
     model, reference = kind.pair(transformed=True, Yvar=Yvar)
     X = points_for(name, seed=20 if name == "ExpectedHypervolumeImprovement" else 19)  # where it is not flat
     acqf, other = build(name, model, kind), build(name, reference, kind)
-    close(seeded_value(acqf, X), seeded_value(other, X), 10 * kind.tolerance)
+    close(seeded_value(acqf, X), seeded_value(other, X), kind.tolerance)
     if name not in GRADIENT_OF_HOST:
         same_gradient(lambda X: seeded_value(acqf, X), X)
 

@@ -279,4 +279,4 @@ def test_cached_roots_are_not_used_for_tasks_that_are_related(kind: Kind) -> Non
         with pytest.warns(RuntimeWarning, match="cache_root"):
             cached = acquisition(model, sampler=draws(8), cache_root=True, **options)
         plain = acquisition(reference, sampler=draws(8), cache_root=False, **options)
-        close(cached(X), plain(X), 1e-8)
+        close(cached(X), plain(X), kind.tolerance)
