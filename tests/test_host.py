@@ -99,9 +99,13 @@ def transforms(n: int = N, batch: tuple[int, ...] = ()) -> dict[str, Any]:
 
 
 def frozen(model: MultiTaskGPModel) -> dict[str, Any]:
-    """The transforms of a model, with the constants they have learned."""
+    """The transforms of a model, with the constants they have learned, which a new model does not learn anew."""
     names = ("input_transform", "outcome_transform")
-    return {name: copy.deepcopy(getattr(model.eval(), name)).eval() for name in names if hasattr(model, name)}
+    found = {name: copy.deepcopy(getattr(model.eval(), name)).eval() for name in names if hasattr(model, name)}
+    for transform in found.values():
+        kind = type(transform)
+        transform.__class__ = type(kind.__name__, (kind,), {"train": lambda self, mode=True: self})
+    return found
 
 
 def known_noise(t: int, is_constant: bool) -> Tensor:

@@ -24,10 +24,12 @@ from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNorm
 from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import MultitaskGaussianLikelihood
 from gpytorch.means import Mean, MultitaskMean, ZeroMean
-from gpytorch.mlls import ExactMarginalLogLikelihood
+from gpytorch.mlls import ExactMarginalLogLikelihood, LeaveOneOutPseudoLikelihood
 from gpytorch.models import ExactGP
+from gpytorch.settings import prior_mode
 from linear_operator.utils.errors import NanError
 from torch import Tensor
+from torch.nn import Module
 
 from mtbo_torch.checks import (
     require_batch,
@@ -43,7 +45,7 @@ from mtbo_torch.linalg import NotPositiveDefiniteError
 from mtbo_torch.models.fit import Fit, Stamp, evaluate_mean
 from mtbo_torch.models.joint_covariance import JointCovariance
 from mtbo_torch.models.noise import ObservedNoise, likelihood_of, noise_of, require_likelihood, seen_variances
-from mtbo_torch.models.outcomes import find_units, transform_data
+from mtbo_torch.models.outcomes import find_units, learn_outcomes
 from mtbo_torch.regression import Belief, MatrixKernel, Regression
 from mtbo_torch.surrogate import IDENTITY, Surrogate
 
@@ -89,6 +91,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
     """
 
     _supports_cache_root = False
+    _is_exact = True
     _allow_missing = False
     _missing_hint = ""
     _has_transformed_inputs: bool
@@ -111,11 +114,16 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         num_tasks = None if covar_module is None else num_tasks_of("covar_module", covar_module)
         require_data(train_X, train_Y, num_tasks, allow_missing=allow_missing, hint=self._missing_hint)
         if train_Yvar is not None:
-            train_Yvar = seen_variances("train_Yvar", train_Yvar, train_Y)
+            _require_rows("train_Yvar", train_Yvar)
+            train_Yvar = seen_variances("train_Yvar", train_Yvar, train_Y).clone()
+        # Copies, so that nobody changes the data of a model by changing their own.
+        train_X, train_Y = train_X.clone(), train_Y.clone()
         batch_shape, num_tasks = train_X.shape[:-2], train_Y.shape[-1]
         transformed_X = self._first_transform(train_X, input_transform)
         if outcome_transform is not None:
-            train_Y, train_Yvar = transform_data(outcome_transform, train_Y, train_Yvar, transformed_X)
+            outcome_transform, train_Y, train_Yvar = learn_outcomes(
+                outcome_transform, train_Y, train_Yvar, transformed_X
+            )
         if covar_module is None:
             covar_module = default_kernel(num_tasks, transformed_X.shape[-1], batch_shape)
         require_batch("covar_module", covar_module.batch_shape, batch_shape)
@@ -287,11 +295,13 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
                 f"This model shows {self.num_outputs} of its {self._num_tasks} tasks and cannot learn from values of "
                 "some tasks only. Condition the model that subset_output was called on."
             )
-        if noise is not None and not isinstance(self.likelihood, ObservedNoise) and fantasize_flag.off():
-            raise ValueError(
-                "noise should only be given to a model built with train_Yvar, got it for one whose noise holds for "
-                "all points. Leave noise out."
-            )
+        if noise is not None and not isinstance(self.likelihood, ObservedNoise):
+            if fantasize_flag.off():
+                raise ValueError(
+                    "noise should only be given to a model built with train_Yvar, got it for one whose noise holds for "
+                    "all points. Leave noise out."
+                )
+            return self._observe_noise().condition_on_observations(X, Y, noise)
         self._require_inputs(X)
         Y = require_tensor("Y", Y, "Pass one row per point and one column per task.")
         X, Y = self._expand(X, Y)
@@ -299,11 +309,13 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         if noise is not None:
             noise = require_tensor("noise", noise, "Pass a variance for each observed value.")
         surrogate = self.surrogate
-        with torch.set_grad_enabled(X.requires_grad or botorch_settings.propagate_grads.on()):
+        has_graph = X.requires_grad or botorch_settings.propagate_grads.on()
+        with torch.set_grad_enabled(has_graph):
             points = self._preprocess(X)
+        if fantasize_flag.on() and not has_graph:
+            Y = Y.detach()  # what was drawn hangs in the graph of the hyperparameters
         if self._is_warped:
-            with torch.no_grad():
-                Y = self.outcome_transform(Y, X=X)[0]
+            Y = self.outcome_transform(Y, X=X)[0]
         variances = None
         if isinstance(self.likelihood, ObservedNoise):
             variances = self.likelihood.average.unsqueeze(-2) if noise is None else noise
@@ -317,6 +329,44 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         targets = self.train_targets.expand(*X.shape[:-2], *self.train_targets.shape[-2:])
         targets = torch.cat([targets, surrogate.units.scale_values(Y)], dim=-2)
         return self._with_data(grown, X, targets, variances)
+
+    def get_fantasy_model(self, inputs: Any, targets: Tensor, **kwargs: Any) -> Self:
+        """Do as :meth:`condition_on_observations`, as GPyTorch and BoTorch's ``ModelListGP`` call it.
+
+        Args:
+            inputs: ``... x q x d``.
+            targets: ``... x q x n``, behind the outcome transform; ``... x q`` for one task. Or, as from a
+                ``ModelListGP``, ``... x nq``, one task after the other, with the q points repeated for each.
+            kwargs: Passed on.
+
+        Raises:
+            UnsupportedError: With an input transform, of which the callers disagree whether it was applied.
+        """
+        if hasattr(self, "input_transform"):
+            raise UnsupportedError(
+                "get_fantasy_model and ModelListGP.condition_on_observations do not say whether inputs are transformed "
+                f"already, and this model has a {type(self.input_transform).__name__}. Use condition_on_observations "
+                "of the model itself."
+            )
+        X, n = require_tensor("inputs", _only(inputs), "Pass one row per point."), self._num_tasks
+        values = [require_tensor("targets", targets, "Pass one value per point and task."), kwargs.pop("noise", None)]
+        if X.shape[-2:-1] == values[0].shape[-1:] and (n == 1 or values[0].shape[-2:] != (X.shape[-2], n)):
+            blocks = X.unflatten(-2, (n, -1))
+            if not (blocks == blocks[..., :1, :, :]).all():
+                raise UnsupportedError("A model of several tasks takes values of all of them at the same points only.")
+            X = blocks[..., 0, :, :]
+            values = [None if v is None else v.unflatten(-1, (n, -1)).mT for v in values]
+        Y, noise = values
+        if hasattr(self, "outcome_transform"):
+            Y = self.outcome_transform.untransform(Y, X=X)[0]
+        return self.condition_on_observations(X, Y, noise=noise, **kwargs)
+
+    def _observe_noise(self) -> Self:
+        """Return the same model with its noise as that of each observation."""
+        new = self._copy_around(self.surrogate)
+        variances = self.noise.detach().unsqueeze(-2).expand(self.train_targets.shape)
+        new.likelihood, new._fit = ObservedNoise(torch.where(self.train_targets.isnan(), torch.nan, variances)), None
+        return new
 
     def _grow(self, surrogate: Surrogate, X: Tensor, Y: Tensor, noise: Tensor | None) -> Surrogate:
         """Return what is known after more observations."""
@@ -346,7 +396,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
 
         Its points are those behind the input transform.
         """
-        self._fit = Fit(surrogate, Stamp.of(self._data(), self._hyperparameters()))
+        self._fit = Fit(surrogate, Stamp.of(self._data(), self._parts()))
         return self
 
     @classmethod
@@ -372,6 +422,14 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         new = deepcopy(self, memo | {id(self._fit): None})
         return new.adopt(surrogate)
 
+    def __call__(self, *args: Any, **kwargs: Any) -> MultivariateNormal:
+        """Return the prior in training, at the points observed; else the posterior behind the transforms."""
+        if self.training or prior_mode.on():
+            return super().__call__(*args, **kwargs)
+        X = require_tensor("X", _only(args), "Pass one row per point.")
+        belief = self.show(self.surrogate.inside(X))
+        return MultitaskMultivariateNormal(belief.mean, JointCovariance(belief.mean, belief=belief, noise=None))
+
     def forward(self, x: Tensor) -> MultitaskMultivariateNormal:
         """Return the prior at ``(b) x q x d`` points, as GPyTorch's marginal likelihood wants it; not the posterior."""
         if self.training:
@@ -379,7 +437,10 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         return MultitaskMultivariateNormal(evaluate_mean(self.mean_module, x, self._num_tasks), self.covar_module(x))
 
     def compute_custom_loss(self, mll: ExactMarginalLogLikelihood, **kwargs: Any) -> Tensor:
-        """Return ``(b)``, minus the log marginal likelihood per observed value: what ``fit_gpytorch_mll`` minimizes."""
+        """Return ``(b)``, minus the log marginal likelihood per observed value: what ``fit_gpytorch_mll`` minimizes.
+
+        Another objective than GPyTorch's own is asked itself, on the matrix of all values.
+        """
         if self.train_targets.shape[-2] == 0:
             raise ValueError("train_X should have at least one row to learn from, got none. Tell the model some data.")
         num_values = (~self.train_targets.isnan()).sum(dim=(-2, -1))
@@ -387,11 +448,23 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
             raise ValueError(
                 "train_Y should have at least one value to learn from, got NaN only. Tell the model some data."
             )
+        if type(mll).forward is not ExactMarginalLogLikelihood.forward:
+            return self._evaluate_objective(mll)
         try:
             value = self._log_likelihood(self._problem(self.covar_module, self.mean_module))
         except (NotPositiveDefiniteError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
             raise NanError(str(error)) from error  # from which BoTorch's optimizers turn back
         return -mll._add_other_terms(value, ()) / num_values.clamp_min(1)
+
+    def _evaluate_objective(self, mll: ExactMarginalLogLikelihood) -> Tensor:
+        has_all = not self.train_targets.isnan().any()
+        if isinstance(mll, LeaveOneOutPseudoLikelihood) or not (has_all and self._is_exact):
+            raise UnsupportedError(
+                f"mll should be an ExactMarginalLogLikelihood for a {type(self).__name__}"
+                f"{'' if has_all else ' with missing values'}, got {type(mll).__name__}. Objectives of your own are "
+                "for an ExactMultiTaskGP that has seen all values; compare_kernels compares by leave-one-out."
+            )
+        return -mll(self(*self.train_inputs), self.train_targets)
 
     @property
     def custom_fit(self) -> Any:
@@ -432,7 +505,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
             self.eval()
         if botorch_settings.propagate_grads.on():
             return self._learn(self.covar_module, self.mean_module)
-        if self._fit is None or not self._fit.stamp.matches(self._data(), self._hyperparameters(), may_wait):
+        if self._fit is None or not self._fit.stamp.matches(self._data(), self._parts(), may_wait):
             # Copies: whatever happens to the model's own kernel, the parts of what was fitted belong together.
             kernel, mean_module = (deepcopy(m).requires_grad_(False) for m in (self.covar_module, self.mean_module))
             with torch.no_grad():
@@ -453,10 +526,9 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
     def _data(self) -> list[Tensor]:
         return [self.observed_X, self.train_targets]
 
-    def _hyperparameters(self) -> list[Tensor]:
+    def _parts(self) -> list[Module]:
         names = ("covar_module", "likelihood", "mean_module", "input_transform", "outcome_transform")
-        modules = [getattr(self, name) for name in names if hasattr(self, name)]
-        return [value for module in modules for value in (*module.parameters(), *module.buffers())]
+        return [self._modules[name] for name in names if self._modules.get(name) is not None]
 
     def _selection(self, tasks: list[int]) -> Tensor:
         """Return the matrix ``k x n`` that picks these tasks."""
@@ -495,7 +567,8 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
     ) -> Tensor:
         selected = slice(None) if tasks is None else tasks
         if isinstance(noise, bool):
-            own = self.noise.expand(*self.noise.shape[:-1], self._num_tasks).unsqueeze(-2)
+            own = self.noise if botorch_settings.propagate_grads.on() else self.noise.detach()
+            own = own.expand(*own.shape[:-1], self._num_tasks).unsqueeze(-2)
             variances = surrogate.units.restore_variances(own)[..., selected]
         else:
             noise = require_tensor("observation_noise", noise, "Pass True, or a tensor of variances.")
@@ -574,9 +647,10 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
                 f"inputs and targets should have the same leading shape, got shapes {tuple(X.shape)} and "
                 f"{tuple(Y.shape)}. Exchange both at once."
             )
-        super().set_train_data(inputs, targets, strict)
-        # BoTorch calls this to go back to the original inputs, too.
-        if self._has_transformed_inputs and inputs is not None and inputs is not self._original_train_inputs:
+        is_new = inputs is not None and inputs is not self._original_train_inputs  # to which BoTorch goes back
+        inputs = _only(inputs).clone() if is_new else inputs
+        super().set_train_data(inputs, None if targets is None else targets.clone(), strict)
+        if self._has_transformed_inputs and is_new:
             self._has_transformed_inputs = False
             self._set_transformed_inputs()
 
@@ -625,6 +699,11 @@ def _require_mean(mean_module: object, num_tasks: int) -> None:
             f"mean_module should be for {num_tasks} tasks (from train_Y), got {mean_module.num_tasks}. "
             f"Build it with num_tasks={num_tasks}."
         )
+
+
+def _require_rows(name: str, variances: object) -> None:
+    if isinstance(variances, Tensor) and variances.dim() > 1 and variances.shape[-2] == 0:
+        raise ValueError(f"{name} should have at least one row, got none. Pass eta= for a prior without data.")
 
 
 def _require_one_noise(**sources: object) -> None:

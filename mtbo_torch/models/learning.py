@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import torch
 from botorch.fit import fit_gpytorch_mll
@@ -40,6 +40,14 @@ def standardize(points: Tensor, Y: Tensor) -> Units:
     return Units(low, width, outcomes.means, torch.where(is_constant, 1.0, outcomes.stdvs))
 
 
+class FixedStandardize(Standardize):
+    """Standardization by given numbers, which is never learned from data."""
+
+    def train(self, mode: bool = True) -> Self:
+        """Stay in evaluation."""
+        return super().train(False)
+
+
 def make_transforms(units: Units) -> dict[str, Any]:
     """Return the units as the ``input_transform`` and the ``outcome_transform`` of a BoTorch model."""
     assert units.low is not None
@@ -48,7 +56,7 @@ def make_transforms(units: Units) -> dict[str, Any]:
     inputs = Normalize(box.shape[-1], bounds=box).to(box).eval()
     if units.scale is None or units.offset is None:
         return {"input_transform": inputs, "outcome_transform": None}
-    outcomes = Standardize(units.scale.shape[-1], batch_shape=units.scale.shape[:-2]).to(units.scale)
+    outcomes = FixedStandardize(units.scale.shape[-1], batch_shape=units.scale.shape[:-2]).to(units.scale)
     outcomes.means, outcomes.stdvs = units.offset, units.scale
     outcomes._stdvs_sq, outcomes._is_trained = units.scale.square(), torch.tensor(True)
     return {"input_transform": inputs, "outcome_transform": outcomes.eval()}

@@ -147,8 +147,6 @@ def seen_variances(name: str, variances: object, Y: Tensor) -> Tensor:
             f"{name} should have the shape {tuple(Y.shape)} of the values, got {tuple(variances.shape)}. "
             "Pass a variance for each of them."
         )
-    if variances.shape[-2] == 0:
-        raise ValueError(f"{name} should have at least one row, got none. Pass eta= for a prior without data.")
     require_same_kind(("train_Y", Y), (name, variances))
     unseen = Y.isnan()
     known = torch.where(unseen, 1, variances)

@@ -66,6 +66,7 @@ class NystromMultiTaskGP(MultiTaskGPModel):
         tensor(True)
     """
 
+    _is_exact = False
     _dictionary_of_fit: Tensor | None = None
 
     def __init__(
@@ -168,6 +169,16 @@ class NystromMultiTaskGP(MultiTaskGPModel):
         super().__setstate__(state)
         if self._fit is not None:
             self.adopt(self._fit.surrogate)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        fit, before = self._fit, self.train_targets
+        kept = {} if fit is None or self._nystrom.inverse.requires_grad else self._nystrom.tensors()
+        super()._apply(fn)
+        if kept and self.train_targets is not before:
+            moved = {name: fn(value) for name, value in kept.items()}
+            surrogate, fresh = self.surrogate, self._nystrom
+            self.adopt(replace(surrogate, regression=fresh.restore(fresh.train_X, fresh.train_Y, moved)))
+        return self
 
     @property
     def _nystrom(self) -> NystromRegression:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import torch
 from botorch.exceptions.errors import BotorchError
 from botorch.models.transforms.outcome import OutcomeTransform, Standardize
@@ -35,13 +37,17 @@ def learn_transform(
     return transformed
 
 
-def transform_data(transform: object, Y: Tensor, Yvar: Tensor | None, X: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return the data behind an outcome transform; refuse what does not fit them."""
-    if not isinstance(transform, OutcomeTransform):
+def learn_outcomes(
+    given: object, Y: Tensor, Yvar: Tensor | None, X: Tensor
+) -> tuple[OutcomeTransform, Tensor, Tensor | None]:
+    """Return a copy of an outcome transform that was learned from the data, and these behind it."""
+    if not isinstance(given, OutcomeTransform):
         raise ValueError(
-            f"outcome_transform should be a BoTorch OutcomeTransform, got {type(transform).__name__}. "
+            f"outcome_transform should be a BoTorch OutcomeTransform, got {type(given).__name__}. "
             f"Pass for instance Standardize({Y.shape[-1]})."
         )
+    # A copy: another model may have one, and a transform belongs to the data that it was learned from.
+    transform = deepcopy(given).train()
     try:
         transform.to(Y)
         transformed, variances = learn_transform(transform, Y, Yvar, X)
@@ -55,13 +61,21 @@ def transform_data(transform: object, Y: Tensor, Yvar: Tensor | None, X: Tensor)
             f"outcome_transform should keep the shape {tuple(Y.shape)} of train_Y, got {tuple(transformed.shape)}. "
             f"Build it for {Y.shape[-1]} tasks and the batch shape {tuple(Y.shape[:-2])}."
         )
+    if transform._is_linear:
+        try:
+            find_units(transform, Y.new_zeros(*Y.shape[:-2], 1, Y.shape[-1]))
+        except (BotorchError, NotImplementedError, RuntimeError, ValueError) as error:
+            raise ValueError(
+                f"outcome_transform should be the same map at every point, got {type(transform).__name__} ({error}) "
+                f"Pass for instance Standardize({Y.shape[-1]})."
+            ) from error
     unseen = Y.isnan()
     if not unseen.any():
         require_finite("train_Y behind the outcome_transform", transformed)
-        return transformed, variances
+        return transform, transformed, variances
     if not torch.where(unseen, 0, transformed).isfinite().all():
         raise ValueError(
             "outcome_transform should keep observed values finite where others are missing, got NaN or Inf from "
             f"{type(transform).__name__}. Pass one for each task separately, such as Standardize({Y.shape[-1]})."
         )
-    return torch.where(unseen, torch.nan, transformed), variances
+    return transform, torch.where(unseen, torch.nan, transformed), variances

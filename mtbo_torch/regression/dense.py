@@ -64,6 +64,8 @@ class DenseRegression(Regression):
         return (dual * (self.seen.values(self.train_Y) - noise * dual)).sum(dim=-1).clamp_min(0).sqrt()
 
     def append(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> Regression:
+        if not X.shape[-2]:
+            return self
         seen = Seen.of(Y)
         noise = self.expected_noise if noise is None else noise
         cross = seen.rows(self._evidence(X))

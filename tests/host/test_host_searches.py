@@ -69,10 +69,7 @@ DISK: dict[str, Any] = {
 # Each: what to call with an acquisition function, and what the points found should satisfy.
 Search = Callable[[Any, Any, Kind], tuple[Tensor, Tensor]]
 SEARCHES: dict[str, tuple[Search, Callable[[Tensor], Any]]] = {
-    "optimize_acqf": (
-        lambda make, model, kind: optimize_acqf(make(model, kind), BOUNDS, q=1, **QUICK),
-        lambda X: True,
-    ),
+    "optimize_acqf": (lambda make, model, kind: optimize_acqf(make(model, kind), BOUNDS, q=1, **QUICK), lambda X: True),
     "optimize_acqf, two points": (
         lambda make, model, kind: optimize_acqf(improvement(model, kind), BOUNDS, q=2, **QUICK),
         lambda X: X.shape == (2, D),
@@ -127,10 +124,7 @@ SEARCHES: dict[str, tuple[Search, Callable[[Tensor], Any]]] = {
     ),
     "optimize_acqf_discrete_local_search": (
         lambda make, model, kind: optimize_acqf_discrete_local_search(
-            make(model, kind),
-            discrete_choices=[pair(0.0, 0.3, 0.6, 0.9), pair(0.0, 0.5, 1.0)],
-            q=1,
-            **QUICK,
+            make(model, kind), discrete_choices=[pair(0.0, 0.3, 0.6, 0.9), pair(0.0, 0.5, 1.0)], q=1, **QUICK
         ),
         lambda X: (X[..., 0] * 10 % 3 < 1e-6) | (3 - X[..., 0] * 10 % 3 < 1e-6),
     ),
@@ -193,9 +187,7 @@ def test_thompson_sampling_with_constraints(kind: Kind) -> None:
     for model in kind.pair():
         torch.manual_seed(0)
         sampling = ConstrainedMaxPosteriorSampling(
-            model,
-            model.subset_output([1]),
-            posterior_transform=ScalarizedPosteriorTransform(kind.weights),
+            model, model.subset_output([1]), posterior_transform=ScalarizedPosteriorTransform(kind.weights)
         )
         found.append(sampling(CHOICES, num_samples=4))
     close(found[0], found[1], 0.0)
