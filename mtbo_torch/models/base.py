@@ -263,7 +263,9 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
                 f"{type(posterior_transform).__name__}. Leave it out for the posterior as it is."
             )
         self._require_inputs(X)
-        surrogate, tasks = self.surrogate, self._find_tasks(output_indices)
+        # A list hands its own indices to members of one output, and expects them to be ignored.
+        tasks = self._find_tasks(None if self.num_outputs == 1 else output_indices)
+        surrogate = self.surrogate
         belief = surrogate.at(self.transform_inputs(X))
         if tasks is not None:
             belief = belief.mapped(self._selection(tasks))

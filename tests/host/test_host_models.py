@@ -15,6 +15,7 @@ from botorch.cross_validation import batch_cross_validation, efficient_loo_cv, g
 from botorch.exceptions.errors import BotorchTensorDimensionError, UnsupportedError
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import ModelListGP
+from botorch.models.transforms.input import Normalize
 from botorch.models.transforms.outcome import StratifiedStandardize
 from botorch.posteriors import GPyTorchPosterior, Posterior
 from botorch.sampling import SobolQMCNormalSampler
@@ -27,7 +28,6 @@ from host_reference import (
     LISTS_OF_ONES,
     NYSTROM,
     ONE_EXACT,
-    ONE_NYSTROM,
     ONE_TASK,
     SINGLE,
     B,
@@ -105,12 +105,6 @@ POSTERIORS: dict[str, Use] = {
 FAST = [(EXACT, "plain"), (EXACT, "known noise, transformed"), (NYSTROM, "transformed")]
 SETTINGS = ["plain", "transformed", "known noise", "known noise, transformed"]
 
-NOISE = "condition_on_observations ignores noise= under BoTorch's fantasize flag, unless there is train_Yvar"
-UNCACHED = "ModelListGP conditions by GPyTorch's get_fantasy_model, for which our models have no prediction strategy"
-INDEX = "BoTorch hands a member the list's index of its output, which its own models of one output ignore"
-NO_ROWS = "seen_variances refuses no rows, which fantasize at no points hands over"
-RAISED = {NOISE: AssertionError, UNCACHED: (RuntimeError, IndexError), INDEX: ValueError, NO_ROWS: ValueError}
-
 
 def make(kind: Kind, how: str) -> tuple[Any, Any]:
     known = 0.02 + 0.1 * seeded(T, kind.tasks, seed=3) if "known" in how else None
@@ -123,22 +117,11 @@ def list_posteriors() -> list[Any]:
         changes_data = name.startswith(("condition", "fantasize"))
         for kind in EVERY:
             for how in SETTINGS:
-                reason = None
-                if changes_data and kind in LISTS:
+                if (changes_data or name == "posterior, given noise") and kind in LISTS:
                     continue  # refused, below
-                if name == "posterior, given noise" and kind in LISTS:
+                if name.startswith("condition") and kind in LISTS_OF_ONES and "transformed" in how:
                     continue  # refused, below
-                if name == "posterior, given noise" and kind in LISTS_OF_ONES:
-                    reason = INDEX
-                if name.startswith("condition") and kind in LISTS_OF_ONES:
-                    reason = UNCACHED
-                if name == "fantasize, given noise" and "known" not in how:
-                    reason = NOISE
-                if name == "fantasize, no points" and "known" in how:
-                    reason = NO_ROWS
-                marks = [] if reason is None else [pytest.mark.xfail(strict=True, reason=reason, raises=RAISED[reason])]
-                if (kind, how) not in FAST and (reason is None or how not in ("plain", "known noise")):
-                    marks.append(pytest.mark.slow)
+                marks = [] if (kind, how) in FAST else [pytest.mark.slow]
                 found.append(pytest.param(name, kind, how, marks=marks, id=f"{name}-{kind}-{how}"))
     return found
 
@@ -255,9 +238,6 @@ def test_a_call_in_training_is_the_prior(kind: Kind) -> None:
     close(found.covariance_matrix, expected.covariance_matrix, 1e-12)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a call in evaluation is GPyTorch's exact prediction, which takes NaN for values"
-)
 def test_a_call_in_evaluation_with_missing_values() -> None:
     given = setting()
     given.Y[::3, 1] = torch.nan
@@ -274,7 +254,6 @@ def test_missing_values(how: str) -> None:
     same_posterior(model.posterior(POINTS), given.reference(ExactMultiTaskGP).posterior(POINTS), 1e-9)
 
 
-@pytest.mark.xfail(strict=True, reason="a call in evaluation is GPyTorch's exact prediction, whatever the dictionary")
 def test_a_call_in_evaluation_on_a_dictionary() -> None:
     given = setting()
     options = {"covar_module": ICMKernel(base_kernel(), B), "eta": ETA, "mean_module": prior_mean(2)}
@@ -284,10 +263,7 @@ def test_a_call_in_evaluation_on_a_dictionary() -> None:
 
 @pytest.mark.parametrize("before", ["posterior", "call", "both"])
 @pytest.mark.parametrize("kind", SINGLE + ONE_TASK, ids=str)
-def test_get_fantasy_model_is_conditioning(kind: Kind, before: str, request: Any) -> None:
-    if (kind, before) not in [(ONE_EXACT, "call"), (ONE_EXACT, "both"), (ONE_NYSTROM, "call")]:
-        reason = "GPyTorch's get_fantasy_model is inherited, and knows nothing of the surrogate"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+def test_get_fantasy_model_is_conditioning(kind: Kind, before: str) -> None:
     model, reference = kind.pair()
     if before != "call":
         model.posterior(POINTS)
@@ -324,13 +300,11 @@ def make_setting(kind: Kind, how: str) -> Setting:
 @pytest.mark.parametrize("how", ["plain", "known noise"])
 @pytest.mark.parametrize("helper", [loo_cv, efficient_loo_cv], ids=["loo_cv", "efficient_loo_cv"])
 @pytest.mark.parametrize("kind", [EXACT, NYSTROM, ONE_EXACT], ids=str)
-@pytest.mark.xfail(strict=True, reason="BoTorch solves with train_targets as n x t values, or as t of one output")
-def test_botorchs_leave_one_out(kind: Kind, helper: Any, how: str, noisy: bool) -> None:
+def test_botorchs_leave_one_out_is_refused(kind: Kind, helper: Any, how: str, noisy: bool) -> None:
+    """BoTorch solves with train_targets as n x t values, or as t of one output; the model has leave_one_out."""
     model = make_setting(kind, how).build(kind.model_class)
-    found = helper(model, observation_noise=noisy).posterior
-    mean, variance = leave_one_out(kind, how, noisy)
-    close(found.mean, mean, 1e-8)
-    close(found.variance, variance, 1e-8)
+    with pytest.raises(RuntimeError):
+        helper(model, observation_noise=noisy)
 
 
 @pytest.mark.parametrize("how", ["plain", "known noise"])
@@ -386,42 +360,44 @@ def learn(mll_class: type[ExactMarginalLogLikelihood], model_class: type[Any]) -
     return model
 
 
-IGNORED = "compute_custom_loss asks nothing of the objective but its priors"
+def test_a_penalty_on_the_likelihood_is_learned_with() -> None:
+    assert learn(Penalized, ExactMultiTaskGP).noise.item() == pytest.approx(0.2, rel=0.1)
+    with pytest.raises(UnsupportedError, match="mll should be an ExactMarginalLogLikelihood for a NystromMultiTaskGP"):
+        learn(Penalized, NystromMultiTaskGP)
+
+
+def test_a_penalty_with_missing_values_is_refused() -> None:
+    given = setting()
+    given.Y[::3, 1] = torch.nan
+    model = ExactMultiTaskGP(given.X, given.Y, allow_missing=True)
+    with pytest.raises(UnsupportedError, match="with missing values, got Penalized"):
+        fit_gpytorch_mll(Penalized(model.likelihood, model))
 
 
 @pytest.mark.parametrize("kind", SINGLE, ids=str)
-@pytest.mark.xfail(strict=True, reason=IGNORED)
-def test_a_penalty_on_the_likelihood_is_learned_with(kind: Kind) -> None:
-    assert learn(Penalized, kind.model_class).noise.item() == pytest.approx(0.2, rel=0.1)
-
-
-@pytest.mark.parametrize("kind", SINGLE, ids=str)
-@pytest.mark.xfail(strict=True, reason=IGNORED)
-def test_leave_one_out_is_learned_with(kind: Kind) -> None:
-    """Either refused, or not the fit of the marginal likelihood."""
-    usual = learn(ExactMarginalLogLikelihood, kind.model_class)
-    try:
-        found = learn(LeaveOneOutPseudoLikelihood, kind.model_class)
-    except (NotImplementedError, UnsupportedError, ValueError):
-        return
-    assert (found.noise - usual.noise).abs() > 1e-6
+def test_to_learn_by_leave_one_out_is_refused(kind: Kind) -> None:
+    with pytest.raises(UnsupportedError, match="got LeaveOneOutPseudoLikelihood"):
+        learn(LeaveOneOutPseudoLikelihood, kind.model_class)
 
 
 # Transforms that look at a feature
 
 
 @pytest.mark.parametrize("kind", SINGLE, ids=str)
-@pytest.mark.xfail(
-    strict=True, reason="a transform by strata is taken when the model is built, and fails when it is asked"
-)
-def test_a_transform_by_strata_is_refused_or_works(kind: Kind) -> None:
+def test_a_transform_by_strata_is_refused(kind: Kind) -> None:
     X = torch.cat([seeded(T, 1), (torch.arange(T) % 2).double().unsqueeze(-1)], dim=-1)
     transform = StratifiedStandardize(stratification_idx=1, all_task_values=torch.arange(2))
-    try:
-        model = kind.model_class(X, evaluate(X)[:, :1], outcome_transform=transform)
-    except (UnsupportedError, ValueError):
-        return
-    assert model.posterior(X).mean.isfinite().all()
+    with pytest.raises(ValueError, match="the same map at every point, got StratifiedStandardize"):
+        kind.model_class(X, evaluate(X)[:, :1], outcome_transform=transform)
+
+
+@pytest.mark.parametrize("kind", LISTS_OF_ONES, ids=str)
+def test_lists_of_models_with_input_transforms_are_not_conditioned(kind: Kind) -> None:
+    """BoTorch's own lists do not transform the inputs then."""
+    Y = evaluate(POINTS)
+    members = [kind.model_class(POINTS, Y[:, [i]], input_transform=Normalize(D)) for i in range(2)]
+    with pytest.raises(UnsupportedError, match="do not say whether inputs are transformed"):
+        ModelListGP(*members).condition_on_observations([NEW_X, NEW_X], evaluate(NEW_X))
 
 
 def test_the_second_model_of_a_list_has_other_values() -> None:
