@@ -12,7 +12,6 @@ from mtbo_torch.regression.whitened import RowKernel
 
 # Features of the past are made in pieces of this many numbers, so that no t x m matrix is ever held.
 BLOCK_NUMBERS = 2**21
-SMALLEST_EIGENVALUE = 1e-10
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,11 +78,12 @@ class Subspace:
         is_new = ~_has_equal_before(atoms.detach()).repeat_interleave(rows.rows_per_point, dim=-1).unsqueeze(-2)
         gram = rows(atoms, atoms) * (is_new.unsqueeze(-1) & is_new.unsqueeze(-2))
         values, vectors = torch.linalg.eigh(gram.double())
-        # Below, an eigenvalue and its direction are known to less than six digits; or, in single precision, made up:
-        # rounding the entries moves it by their size times the root of their number.
+        # Below, a direction is made up by rounding: that of the entries moves an eigenvalue by their size times the root
+        # of their number, and that of the factorization by as much of the largest one. All above are kept, however
+        # small: what the span misses counts in units of the noise, which may be tiny.
         largest = gram.diagonal(dim1=-2, dim2=-1).sort(dim=-1).values[..., -1:]  # none in an empty dictionary
         rounding = is_new.sum(dim=-1, keepdim=True).sqrt() * torch.finfo(gram.dtype).eps * largest
-        cutoff = torch.maximum(values[..., -1:] * SMALLEST_EIGENVALUE, rounding)
+        cutoff = torch.maximum(values[..., -1:] * torch.finfo(values.dtype).eps, rounding)
         scale = torch.where(values > cutoff, values.clamp_min(cutoff).rsqrt(), torch.zeros_like(values))
         return cls(rows, atoms, (scale.unsqueeze(-1) * vectors.mT).to(gram.dtype))
 

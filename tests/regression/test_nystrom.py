@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import pickle
 
+import mpmath
 import numpy as np
 import oracles
 import pytest
 import torch
-from catalogue import KERNELS, PATHS, Builder, data, icm, rbf, similarity, task_matrix
+from catalogue import KERNELS, PATHS, Builder, data, icm, matern, rbf, similarity, task_matrix
 from suites import close
+from torch import Tensor
 
 from mtbo_torch import (
     ExactMultiTaskGP,
@@ -20,7 +22,8 @@ from mtbo_torch import (
     nystrom_radius,
     theory_oversampling,
 )
-from mtbo_torch.regression import NystromRegression, nystrom, subspace
+from mtbo_torch.kernels.adapters import adapt_kernel
+from mtbo_torch.regression import MatrixKernel, NystromRegression, nystrom, subspace
 from mtbo_torch.regression.whitened import GroupedRows, MatrixRows
 
 every_kernel = pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
@@ -68,6 +71,75 @@ def test_a_dictionary_of_all_points_is_the_exact_model(build: Builder, eta: obje
     close(model.covariance(Z), exact.covariance(Z), 1e-8)
     close(model.covariance_norm(Z), exact.covariance_norm(Z), 1e-8)
     close(model.info_gain, exact.info_gain, 1e-8)
+
+
+def in_forty_digits(
+    is_rbf: bool, lengthscale: float, B: Tensor, eta: float, X: Tensor, Y: Tensor, Z: Tensor
+) -> tuple[Tensor, Tensor, float]:
+    """Mean, variances and information gain by the paper's formulae and Gaussian elimination."""
+
+    def scalar(x: list[float], y: list[float]) -> mpmath.mpf:
+        square = mpmath.fsum((mpmath.mpf(a) - b) ** 2 for a, b in zip(x, y, strict=True)) / mpmath.mpf(lengthscale) ** 2
+        r = mpmath.sqrt(5 * square)
+        return mpmath.exp(-square / 2) if is_rbf else (1 + r + r**2 / 3) * mpmath.exp(-r)
+
+    def gram(first: Tensor, second: Tensor) -> mpmath.matrix:
+        n, result = len(B), mpmath.matrix(len(B) * len(first), len(B) * len(second))
+        for i, x in enumerate(first.tolist()):
+            for j, y in enumerate(second.tolist()):
+                value = scalar(x, y)
+                for a in range(n):
+                    for b in range(n):
+                        result[n * i + a, n * j + b] = value * B[a, b].item()
+        return result
+
+    with mpmath.workdps(40):
+        noisy = gram(X, X) + mpmath.mpf(eta) * mpmath.eye(Y.numel())
+        inverse, cross = noisy**-1, gram(X, Z)
+        mean = cross.T * (inverse * mpmath.matrix(Y.flatten().tolist()))
+        solved = inverse * cross
+        explained = [mpmath.fsum(cross[i, j] * solved[i, j] for i in range(Y.numel())) for j in range(len(mean))]
+        variances = [B[j % len(B), j % len(B)].item() - explained[j] for j in range(len(mean))]
+        gain = mpmath.log(mpmath.det(noisy / mpmath.mpf(eta))) / 2
+        mean, variances = (torch.tensor([float(v) for v in all_], dtype=torch.double) for all_ in (mean, variances))
+    return mean.view(len(Z), -1), variances.view(len(Z), -1), float(gain)
+
+
+@pytest.mark.parametrize(
+    ("is_rbf", "lengthscale", "d"), [(True, 0.2, 1), (True, 0.5, 2), (False, 0.3, 2)], ids=["worst", "bad", "good"]
+)
+@pytest.mark.parametrize("way", ["grouped", "matrix"])
+@pytest.mark.parametrize("is_smooth", [True, False], ids=["smooth", "rough"])
+def test_a_dictionary_of_all_points_is_the_exact_model_at_a_tiny_noise(
+    is_rbf: bool, lengthscale: float, d: int, way: str, is_smooth: bool
+) -> None:
+    """The condition number of the kernel matrix is above 1e16 for the worst."""
+    X, Y, Z = data(16, 2, d)
+    if is_smooth:
+        Y = torch.sin(3 * X.sum(dim=-1, keepdim=True) + torch.arange(2)) + 1e-4 * Y
+    B, eta, noise = task_matrix(2), 1e-8, torch.full((1, 1), 1e-8, dtype=torch.double)
+    mean, variance, gain = in_forty_digits(is_rbf, lengthscale, B, eta, X, Y, Z)
+    kernel = adapt_kernel(ICMKernel((rbf if is_rbf else matern)(lengthscale), B), 2)
+    if way == "matrix":
+        kernel = AnyKernel(kernel)
+    belief = (fitted := NystromRegression.fit(kernel, noise, X, Y, torch.arange(16), 3.0)).at(Z)
+    # Values that no smooth function has are 1e4 deviations of the noise from it, and so is what rounding does to them.
+    assert ((belief.mean - mean).abs() / variance.sqrt()).max() <= (1e-4 if is_smooth else 0.5)
+    assert (belief.variance() / variance - 1).abs().max() <= 2e-5
+    close(fitted.info_gain, torch.tensor(gain), 1e-4)
+
+
+class AnyKernel(MatrixKernel):
+    """A kernel whose structure is not known."""
+
+    def __init__(self, kernel: MatrixKernel) -> None:
+        self.kernel = kernel
+
+    def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
+        return self.kernel(X1, X2)
+
+    def blocks(self, X: Tensor) -> Tensor:
+        return self.kernel.blocks(X)
 
 
 @pytest.mark.parametrize("eta", [0.1, 1.7])
