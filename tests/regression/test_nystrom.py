@@ -161,6 +161,53 @@ def test_duplicates_in_the_dictionary_add_nothing(build: Builder) -> None:
     close(doubled.covariance(Z), plain.covariance(Z), 1e-9)
 
 
+REPEATED = [0, 1, 2, 0, 0, 1, 3, 4, 4, 2, 0, 3]
+
+
+@every_path
+@pytest.mark.parametrize("own_noise", [False, True], ids=["one noise", "noise of each observation"])
+def test_a_point_is_in_the_dictionary_once(build: Builder, own_noise: bool) -> None:
+    case, (X, Y, Z) = build(3, 2), data(12, 3, 2)
+    X = X[REPEATED]
+    noise = {"train_Yvar": 0.05 + 0.1 * Y.abs()} if own_noise else {"eta": 0.1}
+    once, often = (
+        NystromMultiTaskGP(X, Y, case.kernel, dictionary=torch.tensor(indices), **noise)
+        for indices in ([5, 9, 10], [0, 1, 2, 3, 4, 5, 9, 10])
+    )
+    assert often.dictionary.tolist() == once.dictionary.tolist() == [5, 9, 10]  # the last observation of each
+    assert often.dictionary_size == 3
+    for model in (once, often):
+        regression = model.surrogate.regression
+        assert regression.subspace.atoms.shape == (3, 2)
+        assert regression.extend_dictionary(2).dictionary.tolist() == [5, 9, 10, 11]
+        assert regression.imagine(X[:2]).dictionary_size == 3
+    if not own_noise:
+        mean, covariance = oracles.nystrom_posterior(
+            case.gamma, X.numpy(), Y.numpy(), 0.1, [0, 1, 2], np.ones(12), Z.numpy()
+        )
+        close(often.mean(Z), mean, 1e-8)
+        close(often.covariance(Z), oracles.blocks(covariance, 3), 1e-8)
+
+
+def test_each_observation_of_a_point_is_drawn_for_itself() -> None:
+    X, Y, _ = data(12, 3, 2)
+    X, Y = torch.stack([X[REPEATED], X]), torch.stack([Y, Y])  # the second data set has no copies
+    model = NystromMultiTaskGP(X, Y, icm(3, 2).kernel, eta=0.1, oversampling=0.8, dictionary=torch.arange(12))
+    regression, probs = model.surrogate.regression, model.inclusion_probs
+    merged = 0
+    for seed in range(20):
+        drawn = regression.resample([torch.Generator().manual_seed(seed + i) for i in range(2)])
+        for i in range(2):
+            uniform = torch.rand(12, generator=torch.Generator().manual_seed(seed + i), dtype=torch.double)
+            chosen = [s for s in range(12) if uniform[s] < probs[i, s] or s == 11]
+            last = {tuple(X[i, s].tolist()): s for s in chosen}
+            merged += len(chosen) - len(last)
+            assert drawn.dictionary_size[i] == len(last)
+            assert drawn.dictionary[i, : len(last)].tolist() == sorted(last.values())
+            assert (drawn.dictionary[i, len(last) :] == 11).all()
+    assert merged > 10
+
+
 @every_path
 @pytest.mark.parametrize("step", [1, 3])
 def test_appending_keeps_the_dictionary_and_equals_fitting(build: Builder, step: int) -> None:
