@@ -46,7 +46,11 @@ def errors(fitted: Regression, exact: Regression, points: Tensor) -> tuple[float
 
 def fit_three(kernel: MultiTaskKernel, n: int, eta: float, t: int = 20) -> tuple[Regression, Regression, Regression]:
     """Fit in single precision, densely in single precision, and densely in double precision to the same numbers."""
-    X, Y, noise = uniform(t, 2).float(), 2 * uniform(t, n, seed=1).float() - 1, torch.full((1, 1), eta)
+    X, Y, noise = (
+        uniform(t, 2).float(),
+        2 * uniform(t, n, seed=1).float() - 1,
+        torch.full((1, 1), eta, dtype=torch.float),
+    )
     single = adapt_kernel(deepcopy(kernel).float(), n)
     double = adapt_kernel(deepcopy(kernel).float().double(), n)
     return (
