@@ -21,8 +21,8 @@ from mtbo_torch.regression.spectrum import whiten
 if TYPE_CHECKING:
     from mtbo_torch.regression.structure import MatrixKernel
 
-# The share of its own variance that is added to every atom's.
-DICTIONARY_JITTER = 1e-10
+# The share of its own variance that is added to every atom's: t times as much, in units of the noise, is what it costs.
+DICTIONARY_JITTER = 1e-14
 
 
 def independent_log_likelihood(

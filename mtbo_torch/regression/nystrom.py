@@ -44,7 +44,8 @@ class NystromRegression(Regression):
             :math:`\min(1, q \|\tilde\Gamma(x, x)\| / \eta)`.
         observed_X: The points.
         observed_Y: The values.
-        dictionary: ``(b) x m``, indices of observations; a shorter dictionary of a batch repeats its last one.
+        dictionary: ``(b) x m``, indices of observations, of those at equal points the last alone, which spans what all
+            of them do; a shorter dictionary of a batch repeats its last one.
         dictionary_size: ``(b)``.
         inverse: ``(b) x r x mp x mp``, H.
         previous_inverse: H of the round before, if the dictionary was the same then, else that of this round.
@@ -75,12 +76,11 @@ class NystromRegression(Regression):
     ) -> NystromRegression:
         """Fit with given indices, ``m`` for all data sets or ``(b) x m``."""
         indices = dictionary.to(X.device).expand(*X.shape[:-2], dictionary.shape[-1])
-        is_new = indices.sort(dim=-1).values.diff(dim=-1) != 0
-        sizes = is_new.sum(dim=-1) + min(1, indices.shape[-1])
+        drawn = torch.zeros(X.shape[:-1], dtype=torch.bool, device=X.device).scatter(-1, indices, True)
         deviations = None if noise.shape[-2] == 1 else noise.sqrt().expand(Y.shape)
         distinct = Distinct.of(X, Y, deviations)
         rows = kernel.rows(noise, Y.shape[-1])
-        fitted = _fit(rows, oversampling, GrowingRows.of(X), GrowingRows.of(Y), indices, sizes, distinct)
+        fitted = _fit(rows, oversampling, GrowingRows.of(X), GrowingRows.of(Y), drawn, distinct)
         fitted = replace(fitted, deviations=deviations)
         return replace(fitted, information=fitted._information_bound())
 
@@ -161,17 +161,15 @@ class NystromRegression(Regression):
         drawn = _draw(self._probs(distinct), generator, where)
         drawn[..., -1] = True
         if where is not None:
-            current = torch.zeros_like(drawn).scatter(-1, self.dictionary, True)
-            drawn = torch.where(where.unsqueeze(-1), drawn, current)
-        resampled = self._with_dictionary(*_find_places(drawn), distinct)
+            drawn = torch.where(where.unsqueeze(-1), drawn, self._is_in_dictionary())
+        resampled = self._with_dictionary(drawn, distinct)
         return resampled if where is None else replace(resampled, drift=self.drift.where(~where, resampled.drift))
 
     def extend_dictionary(self, count: int) -> NystromRegression:
         """Take the newest observations into the dictionary and leave the rest of it as it is."""
-        t = self.num_observations
-        newest = torch.arange(t - count, t, device=self.dictionary.device).expand(*self.batch_shape, count)
-        indices = torch.cat([self.dictionary, newest], dim=-1)
-        return self._with_dictionary(indices, self.dictionary_size + count, self._distinct())
+        wanted = self._is_in_dictionary()
+        wanted[..., self.num_observations - count :] = True
+        return self._with_dictionary(wanted, self._distinct())
 
     def append(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> NystromRegression:
         r"""Condition on ``(b) x q x d`` points and ``(b) x q x n`` values, on the same dictionary.
@@ -285,8 +283,12 @@ class NystromRegression(Regression):
             norms.append(self.rows.whitened_norm(blocks))
         return (self.oversampling * torch.cat(norms, dim=-1)).clamp(0, 1).gather(-1, distinct.index)
 
-    def _with_dictionary(self, indices: Tensor, sizes: Tensor, distinct: Distinct) -> NystromRegression:
-        fitted = _fit(self.rows, self.oversampling, self.observed_X, self.observed_Y, indices, sizes, distinct)
+    def _is_in_dictionary(self) -> Tensor:
+        nowhere = torch.zeros(self.train_X.shape[:-1], dtype=torch.bool, device=self.dictionary.device)
+        return nowhere.scatter(-1, self.dictionary, True)
+
+    def _with_dictionary(self, drawn: Tensor, distinct: Distinct) -> NystromRegression:
+        fitted = _fit(self.rows, self.oversampling, self.observed_X, self.observed_Y, drawn, distinct)
         return replace(fitted, information=self.information, deviations=self.deviations)
 
     def _information_bound(self) -> Tensor:
@@ -360,11 +362,11 @@ def _fit(
     oversampling: float,
     observed_X: GrowingRows,
     observed_Y: GrowingRows,
-    indices: Tensor,
-    sizes: Tensor,
+    drawn: Tensor,
     distinct: Distinct,
 ) -> NystromRegression:
     X = observed_X.rows
+    indices, sizes = _find_places(_keep_last(drawn, distinct.sites))
     subspace = Subspace.spanned_by(rows, rows_at(X, indices))
     moment, response = X.new_zeros(()), X.new_zeros(())
     for place, _, features in subspace.in_blocks(distinct.points):
@@ -419,6 +421,13 @@ def _draw(probs: Tensor, generator: Generators, where: Tensor | None) -> Tensor:
         if draw:
             row.copy_(torch.rand(row.shape, generator=source, dtype=row.dtype))
     return uniform.to(probs.device) < probs
+
+
+def _keep_last(drawn: Tensor, sites: Tensor) -> Tensor:
+    """Return ``(b) x t`` without those for which a later one at the same site is drawn too."""
+    everything = torch.arange(drawn.shape[-1], device=drawn.device).expand_as(sites)
+    last = torch.zeros_like(sites).scatter_reduce(-1, sites, everything.where(drawn, 0), "amax")
+    return drawn & (everything == last.gather(-1, sites))
 
 
 def _find_places(drawn: Tensor) -> tuple[Tensor, Tensor]:

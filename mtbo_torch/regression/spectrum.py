@@ -33,26 +33,31 @@ class Spectrum:
     def of(cls, task_covars: Tensor) -> Spectrum | None:
         """Diagonalize ``(b) x J x n x n`` matrices together; None if they do not commute."""
         n, dtype = task_covars.shape[-1], task_covars.dtype
-        eps = torch.finfo(dtype).eps
         task_covars = task_covars.double()  # a few small matrices, on whose accuracy everything rests
         scale = torch.linalg.matrix_norm(task_covars, keepdim=True).clamp_min(torch.finfo(dtype).tiny)
+        # What rounding the entries, and then working in double precision, can do to eigenvalues.
+        rounding = scale * (torch.finfo(dtype).eps + n**0.5 * torch.finfo(torch.double).eps)
         # A generic combination has the common eigenvectors and tells apart all groups of directions.
         numbers = torch.arange(2, task_covars.shape[-3] + 2, dtype=task_covars.dtype, device=task_covars.device)
         mixing = numbers.sqrt()[:, None, None]
         vectors = torch.linalg.eigh((mixing * task_covars / scale).sum(dim=-3)).eigenvectors.flip(-1)
-        rotated = vectors.mT.unsqueeze(-3) @ task_covars @ vectors.unsqueeze(-3)
-        values = rotated.diagonal(dim1=-2, dim2=-1)
-        # Eigenvectors are known to rounding over the gap between eigenvalues, which shrinks with their number.
-        if ((rotated - torch.diag_embed(values)).abs() > scale * 10 * max(n, 10) ** 2 * eps).any():
+        if task_covars.shape[-3] > 1:
+            vectors = _refine(_refine(vectors, task_covars / scale), task_covars / scale)
+        values, others = _rotate(task_covars, vectors)
+        if (torch.linalg.matrix_norm(others, keepdim=True) > 10 * rounding).any():
             return None
-        return cls._grouped(values.clamp_min(0), vectors, scale.squeeze(-1) * 10 * n * eps, dtype)
+        return cls._grouped(values.clamp_min(0), vectors, 2 * rounding.squeeze(-1), dtype)
 
     @classmethod
     def _grouped(cls, values: Tensor, vectors: Tensor, slack: Tensor, dtype: torch.dtype) -> Spectrum:
         """Join neighbors with equal eigenvalues and drop the directions whose eigenvalues are all zero."""
         n = values.shape[-1]
-        same = (values.diff(dim=-1).abs() <= slack).flatten(end_dim=-2).all(dim=0).tolist()
-        starts = [0] + [i + 1 for i in range(n - 1) if not same[i]]
+        apart = (values.unsqueeze(-1) - values.unsqueeze(-2)).abs()
+        same = (apart <= slack.unsqueeze(-1)).flatten(end_dim=-3).all(dim=0).tolist()
+        starts = [0]
+        for i in range(1, n):
+            if not all(same[i][starts[-1] : i]):  # with each of the group: many small steps make a long way
+                starts.append(i)
         stops = [*starts[1:], n]
         # Zero up to rounding, and far below the noise, which is one: nothing can be learned of that direction.
         is_zero = (values <= slack.clamp_max(NEGLIGIBLE)).flatten(end_dim=-2).all(dim=0).tolist()
@@ -100,6 +105,26 @@ class Spectrum:
     @cached_property
     def _counts(self) -> Tensor:
         return torch.tensor(self.multiplicities, dtype=self.eigvals.dtype, device=self.eigvals.device)
+
+
+def _rotate(matrices: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the diagonals ``(b) x J x n`` of matrices in another basis, and the rest of them."""
+    rotated = vectors.mT.unsqueeze(-3) @ matrices @ vectors.unsqueeze(-3)
+    values = rotated.diagonal(dim1=-2, dim2=-1)
+    return values, rotated - torch.diag_embed(values)
+
+
+def _refine(vectors: Tensor, matrices: Tensor) -> Tensor:
+    """Turn nearly common eigenvectors ``(b) x n x n`` to where, to first order, they are those of every matrix.
+
+    Those of a combination are known to rounding over the gaps between its eigenvalues, and some of these gaps are small
+    by chance. Here each pair of directions is told apart by all matrices.
+    """
+    values, others = _rotate(matrices, vectors)
+    gaps = values.unsqueeze(-1) - values.unsqueeze(-2)
+    tiny = torch.finfo(matrices.dtype).eps
+    turn = (others * gaps).sum(dim=-3) / (gaps.square().sum(dim=-3) + tiny**2)
+    return torch.linalg.qr(vectors - vectors @ turn).Q
 
 
 def whiten(task_covars: Sequence[Tensor], noise: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ from mtbo_torch.regression.whitened import RowKernel
 
 # Features of the past are made in pieces of this many numbers, so that no t x m matrix is ever held.
 BLOCK_NUMBERS = 2**21
-SMALLEST_EIGENVALUE = 1e-10
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +25,7 @@ class Distinct:
         index: ``(b) x t``, the place of each observation's point.
         deviations: ``(b) x u x n``, of the noise there, where observations have their own; equal points with other
             noise are then points of their own.
+        sites: ``(b) x t``, a number below t for each observation's point, the same for equal ones whatever their noise.
     """
 
     points: Tensor
@@ -33,6 +33,7 @@ class Distinct:
     sums: Tensor
     index: Tensor
     deviations: Tensor | None
+    sites: Tensor
 
     @classmethod
     def of(cls, X: Tensor, Y: Tensor, deviations: Tensor | None = None) -> Distinct:
@@ -40,18 +41,18 @@ class Distinct:
         batch_shape = X.shape[:-2]
         if X.shape[-2] == 0:
             nowhere = torch.zeros(X.shape[:-1], dtype=torch.long, device=X.device)
-            return cls(X, X[..., 0], Y, nowhere, deviations)
-        told_apart = X.detach() if deviations is None else torch.cat([X.detach(), deviations], dim=-1)
-        # There is no batched unique, and draws are rare.
-        index = torch.stack([_number_rows(x) for x in told_apart.reshape(-1, *told_apart.shape[-2:])])
-        index = index.reshape(*batch_shape, -1)
+            return cls(X, X[..., 0], Y, nowhere, deviations, nowhere)
+        index = sites = _number_points(X.detach())
+        if deviations is not None:
+            index = _number_points(torch.cat([X.detach(), deviations], dim=-1))
         most = int(index.max()) + 1
         counts = X.new_zeros(*batch_shape, most).scatter_add(-1, index, X.new_ones(()).expand_as(index))
         # Some observation of each point; the first one where the list is padded.
         everything = torch.arange(X.shape[-2], device=X.device).expand_as(index)
         places = index.new_zeros(*batch_shape, most).scatter(-1, index, everything)
         sums = Y.new_zeros(*batch_shape, most, Y.shape[-1]).scatter_add(-2, index.unsqueeze(-1).expand_as(Y), Y)
-        return cls(rows_at(X, places), counts, sums, index, None if deviations is None else rows_at(deviations, places))
+        deviations = None if deviations is None else rows_at(deviations, places)
+        return cls(rows_at(X, places), counts, sums, index, deviations, sites)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,11 +80,12 @@ class Subspace:
         is_new = ~_has_equal_before(atoms.detach()).repeat_interleave(rows.rows_per_point, dim=-1).unsqueeze(-2)
         gram = rows(atoms, atoms) * (is_new.unsqueeze(-1) & is_new.unsqueeze(-2))
         values, vectors = torch.linalg.eigh(gram.double())
-        # Below, an eigenvalue and its direction are known to less than six digits; or, in single precision, made up:
-        # rounding the entries moves it by their size times the root of their number.
+        # Below, a direction is made up by rounding. That of the entries moves an eigenvalue by their size times the
+        # root of their number, that of the factorization by its share of the largest one. All above are kept: what
+        # the span misses counts in units of the noise, which may be tiny.
         largest = gram.diagonal(dim1=-2, dim2=-1).sort(dim=-1).values[..., -1:]  # none in an empty dictionary
         rounding = is_new.sum(dim=-1, keepdim=True).sqrt() * torch.finfo(gram.dtype).eps * largest
-        cutoff = torch.maximum(values[..., -1:] * SMALLEST_EIGENVALUE, rounding)
+        cutoff = torch.maximum(values[..., -1:] * torch.finfo(values.dtype).eps, rounding)
         scale = torch.where(values > cutoff, values.clamp_min(cutoff).rsqrt(), torch.zeros_like(values))
         return cls(rows, atoms, (scale.unsqueeze(-1) * vectors.mT).to(gram.dtype))
 
@@ -119,6 +121,12 @@ class Subspace:
 
     def _by_point(self, features: Tensor) -> Tensor:
         return features.unflatten(-2, (-1, self.rows.rows_per_point))
+
+
+def _number_points(X: Tensor) -> Tensor:
+    """Give each of ``(b) x t`` points a number, the same for equal points of a data set."""
+    # There is no batched unique, and draws are rare.
+    return torch.stack([_number_rows(x) for x in X.reshape(-1, *X.shape[-2:])]).reshape(X.shape[:-1])
 
 
 def _number_rows(x: Tensor) -> Tensor:

@@ -51,6 +51,15 @@ def test_the_bound_is_tight_with_every_point_and_repeated_ones(build: Builder) -
         close(nystrom_log_likelihood(adapt_kernel(case.kernel, 3), eta, X, Y, atoms), exact, 1e-5)
 
 
+@pytest.mark.parametrize("build", [icm, KERNELS[7]], ids=["k B", "any"])
+def test_the_bound_is_tight_with_every_point_at_a_tiny_noise(build: Builder) -> None:
+    X, Y, _ = data(30, 3, 1)
+    kernel, eta = adapt_kernel(build(3, 1).kernel, 3), torch.tensor([1e-8], dtype=torch.double)
+    Y = 1e-4 * Y  # of the size of the noise
+    exact = log_likelihood(kernel, eta, X, Y)
+    close(nystrom_log_likelihood(kernel, eta, X, Y, X), exact, 1e-3 / exact.abs().item())
+
+
 def differentiable(where: str) -> tuple[list[Tensor], ICMKernel]:
     kernel = ICMKernel(rbf(0.5), num_tasks=3).double()
     if where == "unrelated tasks":  # all eigenvalues are equal: those of eigenvectors have no gradient

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import pickle
 
+import mpmath
 import numpy as np
 import oracles
 import pytest
 import torch
-from catalogue import KERNELS, PATHS, Builder, data, icm, rbf, similarity, task_matrix
+from catalogue import KERNELS, PATHS, Builder, data, icm, matern, rbf, similarity, task_matrix
 from suites import close
+from torch import Tensor
 
 from mtbo_torch import (
     ExactMultiTaskGP,
@@ -20,7 +22,8 @@ from mtbo_torch import (
     nystrom_radius,
     theory_oversampling,
 )
-from mtbo_torch.regression import NystromRegression, nystrom, subspace
+from mtbo_torch.kernels.adapters import adapt_kernel
+from mtbo_torch.regression import MatrixKernel, NystromRegression, nystrom, subspace
 from mtbo_torch.regression.whitened import GroupedRows, MatrixRows
 
 every_kernel = pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
@@ -70,6 +73,75 @@ def test_a_dictionary_of_all_points_is_the_exact_model(build: Builder, eta: obje
     close(model.info_gain, exact.info_gain, 1e-8)
 
 
+def in_forty_digits(
+    is_rbf: bool, lengthscale: float, B: Tensor, eta: float, X: Tensor, Y: Tensor, Z: Tensor
+) -> tuple[Tensor, Tensor, float]:
+    """Mean, variances and information gain by the paper's formulae and Gaussian elimination."""
+
+    def scalar(x: list[float], y: list[float]) -> mpmath.mpf:
+        square = mpmath.fsum((mpmath.mpf(a) - b) ** 2 for a, b in zip(x, y, strict=True)) / mpmath.mpf(lengthscale) ** 2
+        r = mpmath.sqrt(5 * square)
+        return mpmath.exp(-square / 2) if is_rbf else (1 + r + r**2 / 3) * mpmath.exp(-r)
+
+    def gram(first: Tensor, second: Tensor) -> mpmath.matrix:
+        n, result = len(B), mpmath.matrix(len(B) * len(first), len(B) * len(second))
+        for i, x in enumerate(first.tolist()):
+            for j, y in enumerate(second.tolist()):
+                value = scalar(x, y)
+                for a in range(n):
+                    for b in range(n):
+                        result[n * i + a, n * j + b] = value * B[a, b].item()
+        return result
+
+    with mpmath.workdps(40):
+        noisy = gram(X, X) + mpmath.mpf(eta) * mpmath.eye(Y.numel())
+        inverse, cross = noisy**-1, gram(X, Z)
+        mean = cross.T * (inverse * mpmath.matrix(Y.flatten().tolist()))
+        solved = inverse * cross
+        explained = [mpmath.fsum(cross[i, j] * solved[i, j] for i in range(Y.numel())) for j in range(len(mean))]
+        variances = [B[j % len(B), j % len(B)].item() - explained[j] for j in range(len(mean))]
+        gain = mpmath.log(mpmath.det(noisy / mpmath.mpf(eta))) / 2
+        mean, variances = (torch.tensor([float(v) for v in all_], dtype=torch.double) for all_ in (mean, variances))
+    return mean.view(len(Z), -1), variances.view(len(Z), -1), float(gain)
+
+
+@pytest.mark.parametrize(
+    ("is_rbf", "lengthscale", "d"), [(True, 0.2, 1), (True, 0.5, 2), (False, 0.3, 2)], ids=["worst", "bad", "good"]
+)
+@pytest.mark.parametrize("way", ["grouped", "matrix"])
+@pytest.mark.parametrize("is_smooth", [True, False], ids=["smooth", "rough"])
+def test_a_dictionary_of_all_points_is_the_exact_model_at_a_tiny_noise(
+    is_rbf: bool, lengthscale: float, d: int, way: str, is_smooth: bool
+) -> None:
+    """The condition number of the kernel matrix is above 1e16 for the worst."""
+    X, Y, Z = data(16, 2, d)
+    if is_smooth:
+        Y = torch.sin(3 * X.sum(dim=-1, keepdim=True) + torch.arange(2)) + 1e-4 * Y
+    B, eta, noise = task_matrix(2), 1e-8, torch.full((1, 1), 1e-8, dtype=torch.double)
+    mean, variance, gain = in_forty_digits(is_rbf, lengthscale, B, eta, X, Y, Z)
+    kernel = adapt_kernel(ICMKernel((rbf if is_rbf else matern)(lengthscale), B), 2)
+    if way == "matrix":
+        kernel = AnyKernel(kernel)
+    belief = (fitted := NystromRegression.fit(kernel, noise, X, Y, torch.arange(16), 3.0)).at(Z)
+    # Values that no smooth function has are 1e4 deviations of the noise from it, and so is what rounding does to them.
+    assert ((belief.mean - mean).abs() / variance.sqrt()).max() <= (1e-4 if is_smooth else 0.5)
+    assert (belief.variance() / variance - 1).abs().max() <= 2e-5
+    close(fitted.info_gain, torch.tensor(gain), 1e-4)
+
+
+class AnyKernel(MatrixKernel):
+    """A kernel whose structure is not known."""
+
+    def __init__(self, kernel: MatrixKernel) -> None:
+        self.kernel = kernel
+
+    def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
+        return self.kernel(X1, X2)
+
+    def blocks(self, X: Tensor) -> Tensor:
+        return self.kernel.blocks(X)
+
+
 @pytest.mark.parametrize("eta", [0.1, 1.7])
 def test_one_task_is_bkb(eta: float) -> None:
     X, Y, Z = data(12, 1, 2)
@@ -87,6 +159,53 @@ def test_duplicates_in_the_dictionary_add_nothing(build: Builder) -> None:
     plain, doubled = fitted(build), fitted(build, dictionary=[*DICTIONARY, 3, 3, 0])
     close(doubled.mean(Z), plain.mean(Z), 1e-9)
     close(doubled.covariance(Z), plain.covariance(Z), 1e-9)
+
+
+REPEATED = [0, 1, 2, 0, 0, 1, 3, 4, 4, 2, 0, 3]
+
+
+@every_path
+@pytest.mark.parametrize("own_noise", [False, True], ids=["one noise", "noise of each observation"])
+def test_a_point_is_in_the_dictionary_once(build: Builder, own_noise: bool) -> None:
+    case, (X, Y, Z) = build(3, 2), data(12, 3, 2)
+    X = X[REPEATED]
+    noise = {"train_Yvar": 0.05 + 0.1 * Y.abs()} if own_noise else {"eta": 0.1}
+    once, often = (
+        NystromMultiTaskGP(X, Y, case.kernel, dictionary=torch.tensor(indices), **noise)
+        for indices in ([5, 9, 10], [0, 1, 2, 3, 4, 5, 9, 10])
+    )
+    assert often.dictionary.tolist() == once.dictionary.tolist() == [5, 9, 10]  # the last observation of each
+    assert often.dictionary_size == 3
+    for model in (once, often):
+        regression = model.surrogate.regression
+        assert regression.subspace.atoms.shape == (3, 2)
+        assert regression.extend_dictionary(2).dictionary.tolist() == [5, 9, 10, 11]
+        assert regression.imagine(X[:2]).dictionary_size == 3
+    if not own_noise:
+        mean, covariance = oracles.nystrom_posterior(
+            case.gamma, X.numpy(), Y.numpy(), 0.1, [0, 1, 2], np.ones(12), Z.numpy()
+        )
+        close(often.mean(Z), mean, 1e-8)
+        close(often.covariance(Z), oracles.blocks(covariance, 3), 1e-8)
+
+
+def test_each_observation_of_a_point_is_drawn_for_itself() -> None:
+    X, Y, _ = data(12, 3, 2)
+    X, Y = torch.stack([X[REPEATED], X]), torch.stack([Y, Y])  # the second data set has no copies
+    model = NystromMultiTaskGP(X, Y, icm(3, 2).kernel, eta=0.1, oversampling=0.8, dictionary=torch.arange(12))
+    regression, probs = model.surrogate.regression, model.inclusion_probs
+    merged = 0
+    for seed in range(20):
+        drawn = regression.resample([torch.Generator().manual_seed(seed + i) for i in range(2)])
+        for i in range(2):
+            uniform = torch.rand(12, generator=torch.Generator().manual_seed(seed + i), dtype=torch.double)
+            chosen = [s for s in range(12) if uniform[s] < probs[i, s] or s == 11]
+            last = {tuple(X[i, s].tolist()): s for s in chosen}
+            merged += len(chosen) - len(last)
+            assert drawn.dictionary_size[i] == len(last)
+            assert drawn.dictionary[i, : len(last)].tolist() == sorted(last.values())
+            assert (drawn.dictionary[i, len(last) :] == 11).all()
+    assert merged > 10
 
 
 @every_path

@@ -150,6 +150,18 @@ def test_unknown_horizons_double() -> None:
     assert resumed._surrogate.regression.oversampling == theory_oversampling(128, 0.1, 0.5)
 
 
+@schedules
+def test_a_tiny_noise_does_not_fill_the_dictionary_with_copies(schedule: str) -> None:
+    few = CHOICES[:20]
+    options = {"choices": few, "norm_bound": 1.0, "noise_scale": 0.1, "eta": 1e-6, "schedule": schedule}
+    mtbkb = run(run(MTBKB(icm(3, 2).kernel, seed=[0, 1], **options), 30), 5, q=3)
+    assert mtbkb.num_observations == 45
+    for i, size in enumerate(mtbkb.dictionary_size.tolist()):
+        points = mtbkb.train_X[i, mtbkb.dictionary[i]]
+        assert len(points.unique(dim=0)) == size <= 20
+    assert mtbkb.dictionary.shape[-1] == mtbkb.dictionary_size.max()
+
+
 def test_dictionary_and_probabilities_can_be_read() -> None:
     mtbkb = run(strategy({"choices": CHOICES}), 30)
     assert mtbkb.dictionary.shape == (mtbkb.dictionary_size,)
