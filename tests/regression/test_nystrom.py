@@ -22,7 +22,7 @@ from mtbo_torch import (
     nystrom_radius,
     theory_oversampling,
 )
-from mtbo_torch.kernels.adapters import adapt_kernel
+from mtbo_torch.kernels import adapt_kernel
 from mtbo_torch.regression import MatrixKernel, NystromRegression, nystrom, subspace
 from mtbo_torch.regression.whitened import GroupedRows, MatrixRows
 

@@ -10,8 +10,7 @@ from catalogue import rbf
 from torch import Tensor
 
 from mtbo_torch import ICMKernel, SumOfSeparableKernel
-from mtbo_torch.kernels import MultiTaskKernel
-from mtbo_torch.kernels.adapters import adapt_kernel
+from mtbo_torch.kernels import MultiTaskKernel, adapt_kernel
 from mtbo_torch.regression import DenseRegression, KroneckerRegression, Regression
 from mtbo_torch.regression.spectrum import Spectrum
 
