@@ -254,6 +254,17 @@ def checksum(value: object) -> str:
     return digest.hexdigest()
 
 
+def name_of(value: object, argument: str) -> str:
+    """Return the name by which a saved state knows a function or a class: its module and its place there."""
+    name = getattr(value, "__qualname__", None)
+    if name is None or "<" in name:
+        raise ValueError(
+            f"{argument} should have a name to be saved, got {value!r}. Define it at the top of a module, not as a "
+            "lambda or inside a function."
+        )
+    return f"{getattr(value, '__module__', '')}.{name}"
+
+
 def describe(value: object) -> str:
     """Return a short text that shows an offending value."""
     if isinstance(value, Tensor) and value.numel() > 4:

@@ -9,8 +9,9 @@ import torch
 from botorch.exceptions.warnings import BadInitialCandidatesWarning, OptimizationWarning
 from botorch.generation import gen_candidates_scipy
 from botorch.optim.initializers import initialize_q_batch
-from botorch.utils.sampling import draw_sobol_samples, manual_seed
+from botorch.utils.sampling import manual_seed
 from torch import Tensor
+from torch.quasirandom import SobolEngine
 
 # At a kink, and a Chebyshev scalarization has many, a longer line search gains nothing.
 LONGEST_LINE_SEARCH = 10
@@ -43,7 +44,8 @@ def maximize(
         >>> x.allclose(peaks, atol=1e-3)
         True
     """
-    raw = torch.stack([draw_sobol_samples(bounds, raw_samples, 1, seed=seed).squeeze(-2) for seed in seeds], dim=1)
+    unit = torch.stack([draw_sobol(bounds.shape[-1], raw_samples, seed) for seed in seeds], dim=1).to(bounds)
+    raw = bounds[0] + (bounds[1] - bounds[0]) * unit
     with torch.no_grad():
         values = function(raw)
     starts = [_choose_starts(raw[:, i], values[:, i], num_restarts, seed) for i, seed in enumerate(seeds)]
@@ -69,6 +71,28 @@ def maximize(
     with torch.no_grad():
         best, place = function(candidates).max(dim=0)
     return candidates[place, torch.arange(len(seeds), device=found.device)], best
+
+
+def draw_sobol(d: int, count: int, seed: int, start: int = 0) -> Tensor:
+    """Draw the points ``count x d`` of a scrambled Sobol sequence in the unit cube that come after the first `start`.
+
+    Args:
+        d: The number of inputs.
+        count: How many points to draw.
+        seed: Determines the scrambling.
+        start: How many points to leave out.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch.optimization import draw_sobol
+        >>> torch.equal(draw_sobol(d=2, count=2, seed=0, start=1), draw_sobol(d=2, count=3, seed=0)[1:])
+        True
+    """
+    engine = SobolEngine(d, scramble=True, seed=seed)
+    # Torch rounds the first point to its default dtype.
+    first = (engine.quasi.double() / 2**engine.MAXBIT).reshape(1, d)[start:]
+    rest = engine.fast_forward(max(start, 1)).draw(count, dtype=torch.double)
+    return torch.cat([first, rest])[:count]
 
 
 def _choose_starts(points: Tensor, values: Tensor, count: int, seed: int) -> Tensor:

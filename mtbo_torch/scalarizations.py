@@ -282,7 +282,8 @@ class HypervolumeScalarization(Scalarization):
 
     @property
     def _positive_weights(self) -> Tensor:
-        return self.weights.clamp_min(torch.finfo(self.weights.dtype).tiny)
+        # So much larger than zero that its reciprocal has a square, and a gradient.
+        return self.weights.clamp_min(torch.finfo(self.weights.dtype).eps ** 0.5)
 
     def _scalarize(self, Y: Tensor) -> Tensor:
         steps = (Y - _beside_points(self.ref_point, Y)) / _beside_points(self._positive_weights, Y)

@@ -270,6 +270,11 @@ def make_space(
         )
     require_count("num_restarts", num_restarts, "Pass for instance 10.")
     require_count("raw_samples", raw_samples, "Pass for instance 256.")
+    if raw_samples < num_restarts:
+        raise ValueError(
+            f"raw_samples should be at least num_restarts = {num_restarts}, got {raw_samples}. The restarts are chosen "
+            "from them."
+        )
     if bounds is not None:
         return Box(bounds, num_restarts, raw_samples)
     assert choices is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import oracles
 import torch
@@ -112,3 +114,10 @@ def log_likelihood(kernel: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) ->
 
 def nystrom_log_likelihood(kernel: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor, atoms: Tensor) -> Tensor:
     return kernel.nystrom_log_likelihood(noise.unsqueeze(-2), X, Y, atoms)
+
+
+def freeze(transform: Any) -> Any:
+    """Keep what a transform of BoTorch has learned: no model learns it anew."""
+    kind = type(transform.eval())
+    transform.__class__ = type(kind.__name__, (kind,), {"train": lambda self, mode=True: self})
+    return transform

@@ -37,7 +37,7 @@ from gpytorch.means import ConstantMean, MultitaskMean, ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood, SumMarginalLogLikelihood
 from gpytorch.priors import GammaPrior
 from linear_operator.operators import DenseLinearOperator, DiagLinearOperator
-from suites import close
+from suites import close, freeze
 from torch import Tensor
 
 from mtbo_torch import (
@@ -101,11 +101,7 @@ def transforms(n: int = N, batch: tuple[int, ...] = ()) -> dict[str, Any]:
 def frozen(model: MultiTaskGPModel) -> dict[str, Any]:
     """The transforms of a model, with the constants they have learned, which a new model does not learn anew."""
     names = ("input_transform", "outcome_transform")
-    found = {name: copy.deepcopy(getattr(model.eval(), name)).eval() for name in names if hasattr(model, name)}
-    for transform in found.values():
-        kind = type(transform)
-        transform.__class__ = type(kind.__name__, (kind,), {"train": lambda self, mode=True: self})
-    return found
+    return {name: freeze(copy.deepcopy(getattr(model.eval(), name))) for name in names if hasattr(model, name)}
 
 
 def known_noise(t: int, is_constant: bool) -> Tensor:

@@ -26,6 +26,7 @@ from gpytorch.likelihoods import MultitaskGaussianLikelihood
 from gpytorch.means import Mean, MultitaskMean, ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood, LeaveOneOutPseudoLikelihood
 from gpytorch.models import ExactGP
+from gpytorch.priors import NormalPrior
 from gpytorch.settings import prior_mode
 from linear_operator.utils.errors import NanError
 from torch import Tensor
@@ -124,6 +125,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
             outcome_transform, train_Y, train_Yvar = learn_outcomes(
                 outcome_transform, train_Y, train_Yvar, transformed_X
             )
+        is_ours = covar_module is None
         if covar_module is None:
             covar_module = default_kernel(num_tasks, transformed_X.shape[-1], batch_shape)
         require_batch("covar_module", covar_module.batch_shape, batch_shape)
@@ -149,6 +151,8 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         self.register_buffer("_shown", None, persistent=False)
         self._input_batch_shape = batch_shape
         self._fit: Fit | None = None
+        if is_ours:
+            expect_variances(self)
         self.to(train_X)
         require_takes("covar_module", covar_module, transformed_X)
 
@@ -528,6 +532,14 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
     def _data(self) -> list[Tensor]:
         return [self.observed_X, self.train_targets]
 
+    def _log_variances(self) -> Tensor:
+        """Return the logarithms of the tasks' prior variances, ``(b) x n``, over the mean squares of their values."""
+        kernel, _, X, Y = self._problem(self.covar_module, self.mean_module)
+        squares = torch.where(Y.isnan(), 0, Y).square().sum(dim=-2) / (~Y.isnan()).sum(dim=-2).clamp_min(1)
+        expected = torch.where(squares > 0, squares, 1)
+        variances = kernel.blocks(X).diagonal(dim1=-2, dim2=-1).mean(dim=-2)
+        return (variances / expected).clamp_min(torch.finfo(Y.dtype).tiny).log()
+
     def _parts(self) -> list[Module]:
         names = ("covar_module", "likelihood", "mean_module", "input_transform", "outcome_transform")
         return [self._modules[name] for name in names if self._modules.get(name) is not None]
@@ -683,6 +695,23 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_fit": None, "prediction_strategy": None}
+
+
+def expect_variances(model: MultiTaskGPModel) -> None:
+    """Expect prior variances of the size of the values, within a factor of e, when a kernel is learned.
+
+    A single value, standardized, is zero, and maximum likelihood would believe that the task is always zero.
+    """
+    if "variance_prior" not in model._priors:
+        model.register_prior("variance_prior", NormalPrior(0.0, 1.0), _log_variances, _leave_as_it_is)
+
+
+def _log_variances(model: MultiTaskGPModel) -> Tensor:
+    return model._log_variances()
+
+
+def _leave_as_it_is(model: MultiTaskGPModel, value: Tensor) -> None:
+    """Draw nothing: the variances follow from the parameters, which are drawn from priors of their own."""
 
 
 def _only(inputs: Any) -> Any:

@@ -12,6 +12,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from mtbo_torch.models import MultiTaskGPModel
+from mtbo_torch.models.base import expect_variances
 from mtbo_torch.models.outcomes import learn_transform
 from mtbo_torch.surrogate import Units
 
@@ -35,9 +36,17 @@ def standardize(points: Tensor, Y: Tensor) -> Units:
     number = torch.finfo(Y.dtype)
     outcomes = Standardize(Y.shape[-1], batch_shape=Y.shape[:-2], min_stdv=number.tiny).to(Y)
     learn_transform(outcomes, Y)
-    # Differences that are rounding are none.
-    is_constant = outcomes.stdvs <= 10 * number.eps * Y.nan_to_num(nan=0.0).abs().amax(dim=-2, keepdim=True)
-    return Units(low, width, outcomes.means, torch.where(is_constant, 1.0, outcomes.stdvs))
+    # Differences that are rounding are none. Of a task that does not vary yet, the size of its value is all there is.
+    size = Y.nan_to_num(nan=0.0).abs().amax(dim=-2, keepdim=True)
+    is_constant = outcomes.stdvs <= 10 * number.eps * size
+    return Units(low, width, outcomes.means, torch.where(is_constant, torch.where(size > 0, size, 1), outcomes.stdvs))
+
+
+def count_facts(Y: Tensor) -> int:
+    """Return how much ``(b) x t x n`` values say about the units: of each task whether it was seen, and varies."""
+    filled = Y.nan_to_num(nan=-torch.inf).amax(dim=-2), -(-Y).nan_to_num(nan=-torch.inf).amax(dim=-2)
+    largest, smallest = filled
+    return int((largest > -torch.inf).sum() + (largest > smallest).sum())
 
 
 class FixedStandardize(Standardize):
@@ -64,6 +73,7 @@ def make_transforms(units: Units) -> dict[str, Any]:
 
 def learn_kernel(model: MultiTaskGPModel, smallest_gain: float = SMALLEST_GAIN) -> None:
     """Maximize the marginal likelihood; where that fails, BoTorch's ``ModelFittingError`` says so."""
+    expect_variances(model)
     with torch.enable_grad(), manual_seed(0):  # further attempts start at random
         mll = ExactMarginalLogLikelihood(model.likelihood, model)
         # BoTorch's optimizer for batches insists on hearing that the other name of this option is not meant.

@@ -61,6 +61,14 @@ def learn_outcomes(
             f"outcome_transform should keep the shape {tuple(Y.shape)} of train_Y, got {tuple(transformed.shape)}. "
             f"Build it for {Y.shape[-1]} tasks and the batch shape {tuple(Y.shape[:-2])}."
         )
+    unseen = Y.isnan()
+    if not unseen.any():
+        require_finite("train_Y behind the outcome_transform", transformed)
+    elif not torch.where(unseen, 0, transformed).isfinite().all():
+        raise ValueError(
+            "outcome_transform should keep observed values finite where others are missing, got NaN or Inf from "
+            f"{type(transform).__name__}. Pass one for each task separately, such as Standardize({Y.shape[-1]})."
+        )
     if transform._is_linear:
         try:
             find_units(transform, Y.new_zeros(*Y.shape[:-2], 1, Y.shape[-1]))
@@ -69,13 +77,4 @@ def learn_outcomes(
                 f"outcome_transform should be the same map at every point, got {type(transform).__name__} ({error}) "
                 f"Pass for instance Standardize({Y.shape[-1]})."
             ) from error
-    unseen = Y.isnan()
-    if not unseen.any():
-        require_finite("train_Y behind the outcome_transform", transformed)
-        return transform, transformed, variances
-    if not torch.where(unseen, 0, transformed).isfinite().all():
-        raise ValueError(
-            "outcome_transform should keep observed values finite where others are missing, got NaN or Inf from "
-            f"{type(transform).__name__}. Pass one for each task separately, such as Standardize({Y.shape[-1]})."
-        )
     return transform, torch.where(unseen, torch.nan, transformed), variances

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mtbo_torch.acquisition import as_constraints, put_on_device
-from mtbo_torch.checks import require_ref_point
+from mtbo_torch.checks import name_of, require_ref_point
 from mtbo_torch.scalarizations import (
     ObjectiveScalarization,
     Scalarization,
@@ -104,7 +104,7 @@ class Goal:
     def settings(self) -> dict[str, Any]:
         """Return everything that decides what it does, as plain values."""
         return {
-            "scalarization": self.scalarization.__name__,
+            "scalarization": name_of(self.scalarization, "scalarization"),
             "weights": repr(self.weights),
             "ref_point": None if self.ref_point is None else self.ref_point.double().tolist(),
             "signs": None if self._objectives is None else self.signs,

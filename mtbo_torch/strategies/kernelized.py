@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mtbo_torch.acquisition import require_bound, scalarized_ucb, weigh_by_feasibility
 from mtbo_torch.checks import (
+    name_of,
     require_broadcast,
     require_count,
     require_positive,
@@ -286,7 +287,7 @@ def _to_plain(value: object) -> object:
     if value is None or isinstance(value, str):
         return value
     if callable(value):
-        return getattr(value, "__qualname__", type(value).__name__)
+        return name_of(value, "radius")
     return torch.as_tensor(value, dtype=torch.double).tolist()
 
 

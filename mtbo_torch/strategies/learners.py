@@ -13,7 +13,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from mtbo_torch.checks import require_finite
-from mtbo_torch.models.learning import learn_kernel, standardize
+from mtbo_torch.models.learning import count_facts, learn_kernel, standardize
 from mtbo_torch.models.noise import set_noise
 from mtbo_torch.surrogate import IDENTITY, Surrogate, Units
 
@@ -125,8 +125,9 @@ class LearnedKernel(KnownKernel):
         now = X.shape[-2]
         if now // self.refit_every > (now - count) // self.refit_every:
             return self._fill(self._refit(known, X, Y), X, Y)
-        # Before the first refit, the units follow the data at ever larger steps.
-        if now < self.refit_every and now >= 2 * known.renewed_at:
+        # Before the first refit, the units follow the data at ever larger steps; always, once a task is seen or varies.
+        is_early = now < self.refit_every and now >= 2 * known.renewed_at
+        if is_early or count_facts(Y) > count_facts(Y[..., : known.renewed_at, :]):
             renewed = self._know(known.kernel, known.noise, self._find_units(Y))
             return self._fill(replace(renewed, fresh_at=known.fresh_at), X, Y)
         return super().learn(known, X, Y, count)

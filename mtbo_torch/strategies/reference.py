@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from botorch import fit_gpytorch_mll
@@ -108,6 +108,9 @@ class NEHVI(_BoTorchStrategy):
             raise ValueError(
                 f"num_tasks should be at most {MOST_TASKS} for a hypervolume method, got {num_tasks}. Use NParEGO."
             )
+
+    def _settings(self) -> dict[str, Any]:
+        return super()._settings() | {"ref_point": None if self.ref_point is None else self.ref_point.double().tolist()}
 
     def _acquisition(
         self, model: ModelListGP, X: Tensor, Y: Tensor, weights: Tensor, pending: Tensor | None, seed: int

@@ -7,9 +7,9 @@ from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
-from torch.quasirandom import SobolEngine
 
 from mtbo_torch.checks import require_count
+from mtbo_torch.optimization import draw_sobol
 from mtbo_torch.scalarizations import ChebyshevScalarization, Scalarization, WeightDistribution
 from mtbo_torch.space import make_space
 from mtbo_torch.strategies.base import Strategy
@@ -96,8 +96,7 @@ class SobolSearch(SearchStrategy):
 
     def _propose(self, weights: Tensor) -> Tensor:
         q, d = weights.shape[-2], self.space.num_inputs
-        engines = [SobolEngine(d, scramble=True, seed=seed) for seed in self._scrambles]
-        draws = [engine.fast_forward(self._num_asked).draw(q, dtype=torch.double) for engine in engines]
+        draws = [draw_sobol(d, q, seed, start=self._num_asked) for seed in self._scrambles]
         return self.space.from_cube(torch.stack(draws).reshape(*self.batch_shape, q, d))
 
     def _memory(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from botorch.models.transforms import Log, Normalize, Standardize
 from catalogue import KERNELS, PATHS, Builder, data, general_sum, icm, identical_tasks, independent, rbf, task_matrix
 from gpytorch.kernels import MultitaskKernel
 from gpytorch.means import ConstantMean, MultitaskMean
-from suites import close, fit
+from suites import close, fit, freeze
 from torch import Tensor
 
 from mtbo_torch import ExactMultiTaskGP, ICMKernel
@@ -181,7 +181,7 @@ class Learned:
         self.outcomes, self.inputs = Standardize(Y.shape[-1]), Normalize(X.shape[-1])
         self.outcomes(Y)
         self.inputs(X)
-        self.outcomes.eval()
+        freeze(self.outcomes)
         self.inputs.eval()
         means = [ConstantMean().initialize(constant=float(j) - 0.5) for j in range(Y.shape[-1])]
         self.mean = MultitaskMean(means, num_tasks=Y.shape[-1]).double()
