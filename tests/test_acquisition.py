@@ -14,7 +14,10 @@ from botorch.exceptions.warnings import BotorchWarning
 from botorch.models import KroneckerMultiTaskGP, ModelListGP, MultiTaskGP, SingleTaskGP
 from botorch.models.transforms import Standardize
 from botorch.optim import optimize_acqf, optimize_acqf_discrete, optimize_acqf_mixed
+from botorch.posteriors import GPyTorchPosterior
 from catalogue import KERNELS, PATHS, Builder, data, icm, rbf, scaled, task_matrix
+from gpytorch.distributions import MultitaskMultivariateNormal
+from linear_operator import to_linear_operator
 from suites import close
 from torch import Tensor
 
@@ -138,18 +141,29 @@ def test_identity_matrix_is_independent_gps() -> None:
 class _Foreign(torch.nn.Module):
     """Our model behind BoTorch's bare interface, so that only its posterior can be used."""
 
-    def __init__(self, model: ExactMultiTaskGP) -> None:
+    def __init__(self, model: ExactMultiTaskGP, interleaved: bool = True) -> None:
         super().__init__()
-        self.inner = model
-        self.posterior, self.num_outputs, self.batch_shape = model.posterior, model.num_outputs, model.batch_shape
+        self.inner, self.interleaved = model, interleaved
+        self.num_outputs, self.batch_shape = model.num_outputs, model.batch_shape
+
+    def posterior(self, X: Tensor, **options: object) -> GPyTorchPosterior:
+        posterior = self.inner.posterior(X, **options)
+        if self.interleaved:
+            return posterior
+        q, n = posterior.mean.shape[-2:]
+        task_major = torch.arange(q * n).reshape(q, n).T.flatten()
+        covariance = posterior.distribution.covariance_matrix[..., task_major, :][..., task_major]
+        normal = MultitaskMultivariateNormal(posterior.mean, to_linear_operator(covariance), interleaved=False)
+        return GPyTorchPosterior(normal)
 
 
-def test_any_joint_posterior_gives_the_full_norm() -> None:
+@pytest.mark.parametrize("interleaved", [True, False])
+def test_any_joint_posterior_gives_the_full_norm(interleaved: bool) -> None:
     model = fitted()
     _, _, Z = data(8, 3, 2)
     pending = Z[:2]
     for options in ({}, {"X_pending": pending}):
-        foreign = acquisition(_Foreign(model), **options)
+        foreign = acquisition(_Foreign(model, interleaved), **options)
         close(foreign(Z.unsqueeze(-2)), acquisition(model, **options)(Z.unsqueeze(-2)), 1e-8)
 
 

@@ -112,6 +112,16 @@ def test_gradients(kind: type, build: Builder) -> None:
     assert torch.autograd.gradcheck(together, (points,), eps=1e-6, atol=1e-5, rtol=1e-4)
 
 
+@models
+def test_gradients_are_finite_where_a_task_has_no_variance(kind: type) -> None:
+    (X, Y, Z), B = data(8, 3, 2), torch.diag(torch.tensor([1.0, 0.0, 0.0], dtype=torch.double))
+    model = kind(X, Y, ICMKernel(rbf(0.5), B), eta=0.1)
+    for s, _ in scalarizations():
+        points = Z.unsqueeze(-2).clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(ellipsoid(model, s)(points).sum(), points)
+        assert gradient.isfinite().all()
+
+
 @builds
 @models
 def test_pending_points_shrink_the_ellipsoid(kind: type, build: Builder) -> None:

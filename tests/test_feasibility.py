@@ -110,6 +110,14 @@ def test_perfect_correlation() -> None:
     close(p, np.array([norm.cdf(0.2), norm.cdf(0.5) - norm.cdf(-0.2)]), 5e-3)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_covariance_that_rounding_made_too_large_counts_as_perfect_correlation(sign: int) -> None:
+    mean, covariance = torch.zeros(2, dtype=torch.double), 1e-16 * tensor([1.0, 3.0 * sign], [3.0 * sign, 1.0])
+    # The first constraint always holds, so the second one counts alone, with a deviation of 1e-8.
+    p = OutcomeConstraints(torch.eye(2).double(), tensor(1.0, 1e-8)).probability(mean, covariance)
+    assert p.item() == pytest.approx(norm.cdf(1), abs=5e-3)
+
+
 @pytest.mark.parametrize("dtype", [torch.float, torch.double])
 def test_without_variance_it_is_known(dtype: torch.dtype) -> None:
     mean = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [2.0, 2.0]], dtype=dtype).requires_grad_()

@@ -14,7 +14,7 @@ import suites
 import torch
 from botorch import settings as botorch_settings
 from botorch.models.utils import gpt_posterior_settings
-from catalogue import KERNELS, PATHS, Builder, data, icm, rbf, scaled, similarity, task_matrix
+from catalogue import KERNELS, PATHS, Builder, data, icm, matern, rbf, scaled, similarity, task_matrix
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from suites import close
 
@@ -366,6 +366,21 @@ def test_changed_hyperparameters_are_noticed() -> None:
     close(model.mean(Z), -expected.mean(Z), 1e-10)
     model.load_state_dict(ExactMultiTaskGP(X, Y, ICMKernel(rbf(0.5), task_matrix(2)), eta=0.1).state_dict())
     close(model.mean(Z), -before, 1e-10)
+
+
+@pytest.mark.parametrize("how", ["another kernel", "another smoothness"])
+def test_changes_that_leave_all_numbers_alone_are_noticed(how: str) -> None:
+    X, Y, Z = data(6, 2, 1)
+    model = ExactMultiTaskGP(X, Y, ICMKernel(matern(0.5), task_matrix(2)), eta=0.1)
+    before, other = model.mean(Z), rbf(0.5)
+    if how == "another kernel":
+        model.covar_module.base_kernel = other
+    else:
+        other = matern(0.5)
+        other.nu = model.covar_module.base_kernel.nu = 0.5
+    expected = ExactMultiTaskGP(X, Y, ICMKernel(other, task_matrix(2)), eta=0.1)
+    close(model.mean(Z), expected.mean(Z), 1e-10)
+    assert not torch.allclose(model.mean(Z), before)
 
 
 def test_copies_pickles_and_casts() -> None:

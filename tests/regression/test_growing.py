@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 
+from mtbo_torch.linalg import posterior_cholesky, safe_cholesky
 from mtbo_torch.regression import factor as growing
 from mtbo_torch.regression.factor import GrowingRows, InverseCholesky
 
@@ -78,9 +81,13 @@ def test_ways_of_the_quadratic_form_agree() -> None:
     torch.testing.assert_close(gradient[:5], gradient_of_few, atol=1e-10, rtol=1e-10)
 
 
-def test_an_ill_conditioned_matrix_does_not_use_its_inverse() -> None:
-    A = torch.ones(50, 50, dtype=torch.double) + 1e-8 * torch.eye(50)
-    factor = InverseCholesky.of(A, torch.tensor(1e-8, dtype=torch.double))
+@pytest.mark.parametrize("start", [0, 1, 50])
+def test_an_ill_conditioned_matrix_does_not_use_its_inverse(start: int) -> None:
+    A, smallest = 1e-8 * torch.eye(50, dtype=torch.double), torch.tensor(1e-8, dtype=torch.double)
+    A[1:, 1:] += 1
+    factor = InverseCholesky.of(A[:start, :start], smallest)
+    assert factor.prefers_inverse(1000) == (start < 50)
+    factor, _ = factor.append(A[start:, :start], A[start:, start:], smallest)
     assert not factor.prefers_inverse(1000)
 
 
@@ -116,6 +123,24 @@ def test_appending_nothing_changes_nothing() -> None:
     factor = grow(A, 5)
     same, _ = factor.append(A[:0, :], A[:0, :0], floor(A))
     assert torch.equal(same.inverse(), factor.inverse())
+
+
+@pytest.mark.parametrize(
+    ("factorize", "raises"),
+    [(lambda A: safe_cholesky(A, floor(A), A), (8.9e-16, 8.9e-14, 8.9e-12)), (posterior_cholesky, (1e-8, 1e-7, 1e-6))],
+    ids=["safe", "posterior"],
+)
+def test_in_a_batch_each_matrix_is_raised_as_if_it_were_alone(
+    factorize: Callable[[Tensor], Tensor], raises: tuple[float, ...]
+) -> None:
+    matrices = torch.eye(4, dtype=torch.double).repeat(4, 1, 1)
+    matrices[1:, 0, 0] = -torch.tensor(raises, dtype=torch.double) / 2
+    together = factorize(matrices)
+    for A, chol in zip(matrices, together, strict=True):
+        assert torch.equal(factorize(A), chol)
+    assert torch.equal(together[0], matrices[0])
+    # Each by the first step that is enough for it.
+    torch.testing.assert_close(together[1:, 0, 0].square(), -matrices[1:, 0, 0], rtol=0.01, atol=0)
 
 
 def test_an_indefinite_matrix_is_refused_with_the_remedy() -> None:

@@ -142,6 +142,14 @@ def test_radii_are_the_printed_ones() -> None:
     assert mobo_radius(7) == math.sqrt(0.125 * math.log(15))
 
 
+@pytest.mark.parametrize("largest_variance", [0.0, 0.1, 0.4])
+@pytest.mark.parametrize("delta", [1.0, 0.05])
+def test_a_negative_logarithm_counts_as_zero(largest_variance: float, delta: float) -> None:
+    ours = independent_nystrom_radius(0.7 / 0.2, 2, largest_variance, 2, 1.2, 0.3, 0.2, delta, 0.4)
+    no_variances = np.zeros((2, 2))  # without the product of the logarithm and their sum
+    close(ours, oracles.independent_nystrom_radius(no_variances, 1.0, 2, 1.2, 0.3, 0.2, delta, 0.4), 1e-6)
+
+
 @every_in_its_space
 def test_saving_continues_bit_for_bit(kind: type[Strategy], where: dict[str, Tensor]) -> None:
     strategy = run(run(build(kind, where), 4), 2, q=2)
@@ -193,6 +201,13 @@ def test_searches_cover_the_space(kind: type[Strategy], where: dict[str, Tensor]
         cells = (scaled * 4).long().clamp_max(3) @ torch.tensor([4, 1])
         counts = torch.bincount(cells, minlength=16)
         assert counts.min() > (15 if kind is SobolSearch else 4)
+
+
+@space
+def test_sobol_points_asked_for_in_parts_are_those_asked_for_at_once(where: dict[str, Tensor]) -> None:
+    at_once, in_parts = build(SobolSearch, where), build(SobolSearch, where)
+    points = torch.cat([in_parts.ask(q) for q in (3, 1, 2)])
+    assert torch.equal(points, at_once.ask(6))
 
 
 @pytest.mark.filterwarnings("ignore:A not p.d.", "ignore:Optimization failed")

@@ -115,6 +115,17 @@ def test_the_delayed_schedule_draws_less_often_and_never_keeps_an_empty_dictiona
     assert draws[id(seldom)] < 45
 
 
+def test_the_delayed_schedule_draws_once_the_variances_since_then_sum_up_to_the_noise() -> None:
+    mtbkb, drift, draws = run(strategy({"choices": CHOICES}, schedule="delayed"), 1), 0.0, 0
+    for _ in range(40):
+        x, dictionary = mtbkb.ask(), mtbkb.dictionary
+        drift += mtbkb.covariance_norm(x).item() / 0.1
+        mtbkb.tell(x, objective(x))
+        assert (mtbkb.dictionary is not dictionary) == (drift > 1)
+        draws, drift = (draws + 1, 0.0) if drift > 1 else (draws, drift)
+    assert 0 < draws < 40
+
+
 @schedules
 def test_many_observations_at_once_do_not_fill_the_dictionary(schedule: str) -> None:
     x = torch.rand(600, 2, generator=torch.Generator().manual_seed(0), dtype=torch.double)
