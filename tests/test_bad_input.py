@@ -168,7 +168,13 @@ NAMES = ("a", "b", "c")
 TOLD = told(mtkb(bounds=None, choices=Z, seed=3))
 BUDGETED = told(mtbkb(bounds=None, choices=Z, seed=3))
 TRIALS = told(mtkb(bounds=None, choices=Z, seed=[3, 4]))
-FUSSY = mtkb(bounds=None, choices=Z, radius=lambda t: None)
+
+
+def no_radius(t: int) -> None:
+    """Return nothing, where a radius is expected."""
+
+
+FUSSY = mtkb(bounds=None, choices=Z, radius=no_radius)
 SOBOL = SobolSearch(3, choices=Z)
 STRATEGIES = (TOLD, BUDGETED, TRIALS, FUSSY, SOBOL)
 

@@ -37,16 +37,24 @@ def standardize(points: Tensor, Y: Tensor) -> Units:
     outcomes = Standardize(Y.shape[-1], batch_shape=Y.shape[:-2], min_stdv=number.tiny).to(Y)
     learn_transform(outcomes, Y)
     # Differences that are rounding are none. Of a task that does not vary yet, the size of its value is all there is.
+    smallest, largest = _find_range(Y)
     size = Y.nan_to_num(nan=0.0).abs().amax(dim=-2, keepdim=True)
-    is_constant = outcomes.stdvs <= 10 * number.eps * size
+    is_constant = largest - smallest <= 10 * number.eps * size
     return Units(low, width, outcomes.means, torch.where(is_constant, torch.where(size > 0, size, 1), outcomes.stdvs))
 
 
 def count_facts(Y: Tensor) -> int:
     """Return how much ``(b) x t x n`` values say about the units: of each task whether it was seen, and varies."""
-    filled = Y.nan_to_num(nan=-torch.inf).amax(dim=-2), -(-Y).nan_to_num(nan=-torch.inf).amax(dim=-2)
-    largest, smallest = filled
-    return int((largest > -torch.inf).sum() + (largest > smallest).sum())
+    if Y.shape[-2] == 0:
+        return 0
+    smallest, largest = _find_range(Y)
+    return int((largest >= smallest).sum() + (largest > smallest).sum())
+
+
+def _find_range(Y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the smallest and the largest of each task's values, ``(b) x 1 x n``; infinite for one without any."""
+    smallest = torch.where(Y.isnan(), torch.inf, Y).amin(dim=-2, keepdim=True)
+    return smallest, torch.where(Y.isnan(), -torch.inf, Y).amax(dim=-2, keepdim=True)
 
 
 class FixedStandardize(Standardize):

@@ -297,12 +297,16 @@ def test_norm_and_noise_are_estimated_when_they_are_not_given(scale: float) -> N
     close(given.radius, exact_radius(given.model.info_gain, 3.0, 0.5, 0.2, 0.1), 1e-10)
 
 
+def half(t: int) -> float:
+    return 0.5
+
+
 class Schedule:
     def __call__(self, t: int) -> float:
         return 1.0
 
 
-@pytest.mark.parametrize("radius", [functools.partial(lambda t, c: c, c=1.0), Schedule(), np.float64(1.0)])
+@pytest.mark.parametrize("radius", [half, np.float64(1.0)])
 def test_states_are_plain_whatever_the_radius(radius: object) -> None:
     chosen = run(fixed(radius=radius, eta=np.float64(0.1)), 2)
     file = io.BytesIO()
@@ -311,6 +315,13 @@ def test_states_are_plain_whatever_the_radius(radius: object) -> None:
     resumed = fixed(radius=radius, eta=0.1)
     resumed.load_state_dict(torch.load(file, weights_only=True))
     assert torch.equal(resumed.ask(), chosen.ask())
+
+
+@pytest.mark.parametrize("radius", [lambda t: 1.0, functools.partial(half), Schedule()])
+def test_a_radius_without_a_name_cannot_be_saved(radius: object) -> None:
+    chosen = run(fixed(radius=radius), 2)
+    with pytest.raises(ValueError, match=r"radius should have a name to be saved.*at the top of a module"):
+        chosen.state_dict()
 
 
 def test_a_schedule_that_returns_nonsense_is_refused() -> None:
