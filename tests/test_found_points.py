@@ -101,11 +101,11 @@ def test_a_constraint_keeps_most_points_on_its_side() -> None:
     def values(X: Tensor) -> Tensor:
         return torch.cat([problem(X), problem.evaluate_slack(X)], dim=-1)
 
-    def feasible_share(constraints: tuple[Tensor, Tensor] | None) -> float:
+    def feasible_share(constraints: tuple[Tensor, Tensor] | None, seed: int = 0) -> float:
         options = {"bound": "ellipsoid", "num_restarts": 4, "raw_samples": 64, "refit_every": 5}
         bounds = problem.bounds.double()
-        strategy = MTKB(3, bounds=bounds, signs=(1, 1, 0), constraints=constraints, **options)
-        x = SobolSearch(3, bounds=bounds).ask(6)
+        strategy = MTKB(3, bounds=bounds, signs=(1, 1, 0), constraints=constraints, seed=seed, **options)
+        x = SobolSearch(3, bounds=bounds, seed=seed).ask(6)
         strategy.tell(x, values(x))
         for _ in range(15):
             x = strategy.ask()
@@ -113,7 +113,7 @@ def test_a_constraint_keeps_most_points_on_its_side() -> None:
         return (strategy.train_Y[6:, 2] >= 0).double().mean().item()
 
     assert feasible_share(None) < 0.4
-    assert feasible_share(slack_at_least_zero) >= 0.7
+    assert sum(feasible_share(slack_at_least_zero, seed) for seed in range(3)) / 3 >= 0.7
 
 
 def test_constraints_that_hold_together_are_weighed_by_their_joint_probability() -> None:

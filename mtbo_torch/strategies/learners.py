@@ -34,6 +34,7 @@ class Knowledge:
         noise: ``(b) x 1`` or ``1``, the regularizer behind it.
         renewed_at: With how many observations its units, and perhaps its kernel, were last found.
         fresh_at: With how many the kernel was last learned from the start.
+        facts: How much was known of the units when they were last found.
     """
 
     surrogate: Surrogate
@@ -41,6 +42,7 @@ class Knowledge:
     noise: Tensor
     renewed_at: int = 0
     fresh_at: int = 0
+    facts: int = 0
 
 
 class KnownKernel:
@@ -96,7 +98,8 @@ class KnownKernel:
         started = self._know(kernel, noise, replace(units, offset=offset, scale=scale))
         joined = _join_until(portions, renewed_at)
         surrogate = self.strategy._restore(started.surrogate, X, Y, joined, memory)
-        return replace(started, surrogate=surrogate, renewed_at=renewed_at, fresh_at=fresh_at)
+        facts = count_facts(Y[..., :renewed_at, :])
+        return replace(started, surrogate=surrogate, renewed_at=renewed_at, fresh_at=fresh_at, facts=facts)
 
     def _find_units(self, Y: Tensor) -> Units:
         return IDENTITY
@@ -127,7 +130,7 @@ class LearnedKernel(KnownKernel):
             return self._fill(self._refit(known, X, Y), X, Y)
         # Before the first refit, the units follow the data at ever larger steps; always, once a task is seen or varies.
         is_early = now < self.refit_every and now >= 2 * known.renewed_at
-        if is_early or count_facts(Y) > count_facts(Y[..., : known.renewed_at, :]):
+        if is_early or (known.facts < 2 * Y[..., 0, :].numel() and count_facts(Y) > known.facts):
             renewed = self._know(known.kernel, known.noise, self._find_units(Y))
             return self._fill(replace(renewed, fresh_at=known.fresh_at), X, Y)
         return super().learn(known, X, Y, count)
@@ -156,7 +159,8 @@ class LearnedKernel(KnownKernel):
         return replace(self._know(model.covar_module, model.noise.detach(), units), fresh_at=fresh_at)
 
     def _fill(self, started: Knowledge, X: Tensor, Y: Tensor) -> Knowledge:
-        return replace(started, surrogate=self.strategy._grow(started.surrogate, X, Y), renewed_at=X.shape[-2])
+        grown = self.strategy._grow(started.surrogate, X, Y)
+        return replace(started, surrogate=grown, renewed_at=X.shape[-2], facts=count_facts(Y))
 
     def _find_units(self, Y: Tensor) -> Units:
         return standardize(self.strategy.space.points, Y)
