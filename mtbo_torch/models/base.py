@@ -24,11 +24,9 @@ from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNorm
 from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import MultitaskGaussianLikelihood
 from gpytorch.means import Mean, MultitaskMean, ZeroMean
-from gpytorch.mlls import ExactMarginalLogLikelihood, LeaveOneOutPseudoLikelihood
+from gpytorch.mlls import ExactMarginalLogLikelihood
 from gpytorch.models import ExactGP
-from gpytorch.priors import NormalPrior
 from gpytorch.settings import prior_mode
-from linear_operator.utils.errors import NanError
 from torch import Tensor
 from torch.nn import Module
 
@@ -41,11 +39,11 @@ from mtbo_torch.checks import (
     require_tensor,
     require_values,
 )
-from mtbo_torch.kernels import adapt_kernel, default_kernel, num_tasks_of, require_takes, shared_parameter
-from mtbo_torch.linalg import NotPositiveDefiniteError
+from mtbo_torch.kernels import adapt_kernel, default_kernel, num_tasks_of, require_takes
 from mtbo_torch.models.fit import Fit, Stamp, evaluate_mean
 from mtbo_torch.models.joint_covariance import JointCovariance
 from mtbo_torch.models.noise import ObservedNoise, likelihood_of, noise_of, require_likelihood, seen_variances
+from mtbo_torch.models.objective import compute_loss, expect_variances, find_own_batch
 from mtbo_torch.models.outcomes import find_units, learn_outcomes
 from mtbo_torch.regression import Belief, MatrixKernel, Regression
 from mtbo_torch.surrogate import IDENTITY, Surrogate
@@ -354,15 +352,9 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
                 f"already, and this model has a {type(self.input_transform).__name__}. Use condition_on_observations "
                 "of the model itself."
             )
-        X, n = require_tensor("inputs", _only(inputs), "Pass one row per point."), self._num_tasks
-        values = [require_tensor("targets", targets, "Pass one value per point and task."), kwargs.pop("noise", None)]
-        if X.shape[-2:-1] == values[0].shape[-1:] and (n == 1 or values[0].shape[-2:] != (X.shape[-2], n)):
-            blocks = X.unflatten(-2, (n, -1))
-            if not (blocks == blocks[..., :1, :, :]).all():
-                raise UnsupportedError("A model of several tasks takes values of all of them at the same points only.")
-            X = blocks[..., 0, :, :]
-            values = [None if v is None else v.unflatten(-1, (n, -1)).mT for v in values]
-        Y, noise = values
+        X = require_tensor("inputs", _only(inputs), "Pass one row per point.")
+        Y = require_tensor("targets", targets, "Pass one value per point and task.")
+        X, Y, noise = _undo_long_format(X, Y, kwargs.pop("noise", None), self._num_tasks)
         if hasattr(self, "outcome_transform"):
             Y = self.outcome_transform.untransform(Y, X=X)[0]
         return self.condition_on_observations(X, Y, noise=noise, **kwargs)
@@ -443,34 +435,8 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         return MultitaskMultivariateNormal(evaluate_mean(self.mean_module, x, self._num_tasks), self.covar_module(x))
 
     def compute_custom_loss(self, mll: ExactMarginalLogLikelihood, **kwargs: Any) -> Tensor:
-        """Return ``(b)``, minus the log marginal likelihood per observed value: what ``fit_gpytorch_mll`` minimizes.
-
-        Another objective than GPyTorch's own is asked itself, on the matrix of all values.
-        """
-        if self.train_targets.shape[-2] == 0:
-            raise ValueError("train_X should have at least one row to learn from, got none. Tell the model some data.")
-        num_values = (~self.train_targets.isnan()).sum(dim=(-2, -1))
-        if not num_values.any():
-            raise ValueError(
-                "train_Y should have at least one value to learn from, got NaN only. Tell the model some data."
-            )
-        if type(mll).forward is not ExactMarginalLogLikelihood.forward:
-            return self._evaluate_objective(mll)
-        try:
-            value = self._log_likelihood(self._problem(self.covar_module, self.mean_module))
-        except (NotPositiveDefiniteError, torch.linalg.LinAlgError) as error:  # type: ignore[attr-defined]
-            raise NanError(str(error)) from error  # from which BoTorch's optimizers turn back
-        return -mll._add_other_terms(value, ()) / num_values.clamp_min(1)
-
-    def _evaluate_objective(self, mll: ExactMarginalLogLikelihood) -> Tensor:
-        has_all = not self.train_targets.isnan().any()
-        if isinstance(mll, LeaveOneOutPseudoLikelihood) or not (has_all and self._is_exact):
-            raise UnsupportedError(
-                f"mll should be an ExactMarginalLogLikelihood for a {type(self).__name__}"
-                f"{'' if has_all else ' with missing values'}, got {type(mll).__name__}. Objectives of your own are "
-                "for an ExactMultiTaskGP that has seen all values; compare_kernels compares by leave-one-out."
-            )
-        return -mll(self(*self.train_inputs), self.train_targets)
+        """Return ``(b)``, what ``fit_gpytorch_mll`` minimizes: minus the objective per observed value."""
+        return compute_loss(self, mll)
 
     @property
     def custom_fit(self) -> Any:
@@ -481,12 +447,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
 
     @property
     def _aug_batch_shape(self) -> torch.Size:
-        # BoTorch fits the members of a batch one by one; only where they surely share nothing that is learned.
-        own = {*self.covar_module.parameters(), *self.likelihood.parameters()}
-        others = any(parameter.requires_grad for parameter in self.parameters() if parameter not in own)
-        has_own_noise = self.noise.shape[:-1] == self.batch_shape or not self.noise.requires_grad
-        has_own_kernel = shared_parameter(self.covar_module, self.batch_shape) is None
-        return self.batch_shape if has_own_kernel and has_own_noise and not others else torch.Size()
+        return find_own_batch(self)
 
     @abstractmethod
     def _fit_to(self, problem: Problem) -> Regression:
@@ -531,14 +492,6 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
 
     def _data(self) -> list[Tensor]:
         return [self.observed_X, self.train_targets]
-
-    def _log_variances(self) -> Tensor:
-        """Return the logarithms of the tasks' prior variances, ``(b) x n``, over the mean squares of their values."""
-        kernel, _, X, Y = self._problem(self.covar_module, self.mean_module)
-        squares = torch.where(Y.isnan(), 0, Y).square().sum(dim=-2) / (~Y.isnan()).sum(dim=-2).clamp_min(1)
-        expected = torch.where(squares > 0, squares, 1)
-        variances = kernel.blocks(X).diagonal(dim1=-2, dim2=-1).mean(dim=-2)
-        return (variances / expected).clamp_min(torch.finfo(Y.dtype).tiny).log()
 
     def _parts(self) -> list[Module]:
         names = ("covar_module", "likelihood", "mean_module", "input_transform", "outcome_transform")
@@ -697,21 +650,19 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         return self.__dict__ | {"_fit": None, "prediction_strategy": None}
 
 
-def expect_variances(model: MultiTaskGPModel) -> None:
-    """Expect prior variances of the size of the values, within a factor of e, when a kernel is learned.
-
-    A single value, standardized, is zero, and maximum likelihood would believe that the task is always zero.
-    """
-    if "variance_prior" not in model._priors:
-        model.register_prior("variance_prior", NormalPrior(0.0, 1.0), _log_variances, _leave_as_it_is)
-
-
-def _log_variances(model: MultiTaskGPModel) -> Tensor:
-    return model._log_variances()
-
-
-def _leave_as_it_is(model: MultiTaskGPModel, value: Tensor) -> None:
-    """Draw nothing: the variances follow from the parameters, which are drawn from priors of their own."""
+def _undo_long_format(
+    X: Tensor, Y: Tensor, noise: Tensor | None, num_tasks: int
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return points, values ``... x q x n`` and noise from ``... x nq`` ones, the points repeated for each task."""
+    is_long = X.shape[-2:-1] == Y.shape[-1:] and (num_tasks == 1 or Y.shape[-2:] != (X.shape[-2], num_tasks))
+    if not is_long:
+        return X, Y, noise
+    blocks = X.unflatten(-2, (num_tasks, -1))
+    if not (blocks == blocks[..., :1, :, :]).all():
+        raise UnsupportedError("A model of several tasks takes values of all of them at the same points only.")
+    rows = [None if values is None else values.unflatten(-1, (num_tasks, -1)).mT for values in (Y, noise)]
+    assert rows[0] is not None
+    return blocks[..., 0, :, :], rows[0], rows[1]
 
 
 def _only(inputs: Any) -> Any:

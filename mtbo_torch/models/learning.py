@@ -12,7 +12,7 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from mtbo_torch.models import MultiTaskGPModel
-from mtbo_torch.models.base import expect_variances
+from mtbo_torch.models.objective import expect_variances
 from mtbo_torch.models.outcomes import learn_transform
 from mtbo_torch.surrogate import Units
 
