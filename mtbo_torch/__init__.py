@@ -15,7 +15,15 @@ The paper is Chowdhury & Gopalan, *No-regret Algorithms for Multi-task Bayesian 
 from mtbo_torch import ax_inputs as ax_inputs  # registers the acquisition functions with BoTorch
 from mtbo_torch.acquisition import NystromScalarizedMultiTaskUCB, ScalarizedMultiTaskUCB
 from mtbo_torch.comparison import compare_kernels
-from mtbo_torch.confidence import exact_radius, nystrom_radius, theory_oversampling
+from mtbo_torch.confidence import (
+    dual_radius,
+    exact_radius,
+    mixture_deviation,
+    mixture_radius,
+    nystrom_radius,
+    theory_oversampling,
+)
+from mtbo_torch.intervals import Mixture
 from mtbo_torch.kernels import ICMKernel, IndependentKernel, SumOfSeparableKernel, TaskSimilarityKernel
 from mtbo_torch.models import ExactMultiTaskGP, NystromMultiTaskGP
 from mtbo_torch.scalarizations import (
@@ -47,6 +55,7 @@ __all__ = [
     "IndependentKernel",
     "InverseUniformWeights",
     "LinearScalarization",
+    "Mixture",
     "NystromMultiTaskGP",
     "NystromScalarizedMultiTaskUCB",
     "ObjectiveScalarization",
@@ -56,7 +65,10 @@ __all__ = [
     "TaskSimilarityKernel",
     "UniformWeights",
     "compare_kernels",
+    "dual_radius",
     "exact_radius",
+    "mixture_deviation",
+    "mixture_radius",
     "nystrom_radius",
     "theory_oversampling",
 ]

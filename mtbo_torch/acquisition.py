@@ -21,6 +21,7 @@ from torch import Tensor
 
 from mtbo_torch.checks import require_finite, require_positive, require_tensor
 from mtbo_torch.feasibility import OutcomeConstraints
+from mtbo_torch.intervals import Mixture, find_bounds
 from mtbo_torch.models import MultiTaskGPModel, NystromMultiTaskGP
 from mtbo_torch.regression import Belief, IndependentBeliefs, JointBelief, PointBelief
 from mtbo_torch.scalarizations import Scalarization, require_scalarization
@@ -36,13 +37,18 @@ def scalarized_ucb(belief: Belief, scalarization: Scalarization, radius: Tensor,
         belief: What is known at ``... x q`` points.
         scalarization: With weights ``n`` or ``(b) x n``.
         radius: ``(b)``.
-        bound: ``"norm"``, ``"ellipsoid"``, or ``"tasks"``, the deviation of each objective alone.
+        bound: ``"norm"``, ``"ellipsoid"``, ``"tasks"``, the deviation of each objective alone, or ``"mixture"``, for
+            which belief and radius have a dimension of regularizers in front.
     """
     scalarization, belief = scalarization.on_objectives(belief)
     mean = belief.mean
     if bound == "ellipsoid":
         deviations = _root(belief.variance(scalarization.directions))
         return scalarization.upper_bound(mean, radius.to(mean)[..., None, None] * deviations)
+    if bound == "mixture":
+        directions, mean = scalarization.directions, mean[0]
+        center = mean if directions is None else mean @ directions.to(mean).mT
+        return scalarization.upper_bound(mean, find_bounds(belief, radius, directions)[1] - center)
     if bound == "tasks":
         return scalarization(mean + radius.to(mean)[..., None, None] * _root(belief.variance()))
     return scalarization(mean) + (scalarization.lipschitz.to(mean) * radius.to(mean)).unsqueeze(-1) * _root(belief.norm)
@@ -129,7 +135,7 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
         self,
         model: Model,
         scalarization: Scalarization,
-        radius: float | Tensor,
+        radius: float | Tensor | Mixture,
         X_pending: Tensor | None = None,
         bound: str = "norm",
         constraints: tuple[Tensor, Tensor] | OutcomeConstraints | None = None,
@@ -142,12 +148,23 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
                 f"scalarization should have one weight for each of the model's {model.num_outputs} tasks, "
                 f"got {scalarization.num_tasks} weights. Sample the weights with num_tasks={model.num_outputs}."
             )
+        self.mixture = radius if isinstance(radius, Mixture) else None
+        if isinstance(radius, Mixture):
+            if not isinstance(model, MultiTaskGPModel) or bound != "norm":
+                raise ValueError(
+                    f"radius should be a number for a {type(model).__name__} with bound={bound!r}, got a Mixture. It "
+                    "has a bound of its own, and is for an ExactMultiTaskGP."
+                )
+            bound, radius = "mixture", 0.0  # known once the data are
         require_positive("radius", radius, "Pass for instance exact_radius(...).", allow_zero=True)
         value = radius if isinstance(radius, Tensor) else torch.tensor(radius, dtype=torch.double)
         _require_batch("scalarization", scalarization.weights.shape[:-1], model)
         _require_batch("radius", value.shape, model)
-        require_bound(bound)
+        if self.mixture is None:
+            require_bound(bound)
+        mixture = self.mixture
         super().__init__(model=model)
+        self.mixture = mixture
         # All on one device from the start, so that no evaluation waits for another.
         device = (model.train_targets if isinstance(model, MultiTaskGPModel) else scalarization.weights).device
         self.scalarization = put_on_device(scalarization, device)
@@ -162,7 +179,7 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
         worst = None if constraints is None else self._infeasible_value(infeasible_value)
         self.register_buffer("infeasible_value", worst)
         self._warned = False
-        self._known: tuple[Surrogate, Surrogate] | None = None
+        self._known: tuple[Surrogate, Surrogate, Tensor] | None = None
         self.set_X_pending(X_pending)
 
     def _require_model(self, model: object) -> None:
@@ -205,28 +222,38 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
         return torch.stack(values).sum(dim=0) if len(values) > 1 else values[0]
 
     def _value(self, X: Tensor, before: Tensor) -> Tensor:
+        radius = self.radius
         if isinstance(self.model, MultiTaskGPModel):
-            belief = _ask(self.model, self._knowledge(self.model), X, before)
+            if self.mixture is not None and before.shape[-2]:
+                raise UnsupportedError("A Mixture takes one point at a time. Use q=1, and X_pending for the others.")
+            known, radius = self._knowledge(self.model)
+            belief = _ask(self.model, known, X, before)
         else:
             pending = before
             if self.X_pending is not None:
                 pending = torch.cat([match_batch_shape(self.X_pending.to(X), X), before], dim=-2)
             belief = self._ask_any(self.model, X, pending)
-        value = scalarized_ucb(belief, self.scalarization, self.radius, self.bound)
+        value = scalarized_ucb(belief, self.scalarization, radius, self.bound)
+        if self.mixture is not None and self.constraints is not None:
+            belief = PointBelief(belief.mean[0], belief.covariance[0])
         return weigh_by_feasibility(value, belief, self.constraints, self.infeasible_value).squeeze(-1)
 
-    def _knowledge(self, model: MultiTaskGPModel) -> Surrogate:
-        """Return what the model has learned, with the pending points observed, ready for many points."""
+    def _knowledge(self, model: MultiTaskGPModel) -> tuple[Surrogate, Tensor]:
+        """Return what the model has learned, with pending points observed, ready for many points; and the radius."""
         learned = model.current_surrogate()
         if self._known is None or self._known[0] is not learned:
-            known = learned
+            known, radius = learned, self.radius
+            if self.mixture is not None:
+                with torch.no_grad():
+                    known = self.mixture.sweep(learned)
+                    radius = self.mixture.radii(known)
             if self.X_pending is not None:
                 with torch.no_grad():
-                    known = model.imagine(self.X_pending.to(model.train_targets))
-            if self.bound == "ellipsoid" or self.constraints is not None or not self.scalarization.keeps_norm:
+                    known = model.imagine(self.X_pending.to(model.train_targets), known)
+            if self.bound != "norm" or self.constraints is not None or not self.scalarization.keeps_norm:
                 known = known.prepare_for_variances()
-            self._known = (learned, known)
-        return self._known[1]
+            self._known = (learned, known, radius)
+        return self._known[1:]
 
     def _ask_any(self, model: Model, X: Tensor, pending: Tensor) -> Belief:
         """Return what any model knows, through its posterior if it is not one of ours."""

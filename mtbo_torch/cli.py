@@ -61,7 +61,7 @@ def _add_reproduce(parser: argparse.ArgumentParser) -> None:
     add("panels", nargs="+", metavar="PANEL", help="names of panels, or all")
     add("--trials", type=_parse_integer, default=paper.NUM_TRIALS, help="number of trials (default: %(default)s)")
     add("--rounds", type=_parse_integer, default=paper.NUM_ROUNDS, help="rounds of each (default: %(default)s)")
-    add("--algorithms", nargs="+", metavar="NAME", help=f"{', '.join(ALGORITHMS)} (default: all but the last three)")
+    add("--algorithms", nargs="+", metavar="NAME", help=f"{', '.join(ALGORITHMS)} (default: all but the last four)")
     add("--out", type=Path, default=Path("results"), help="output folder (default: %(default)s)")
     add("--seed", type=_parse_count, default=0, help="determines all random numbers (default: %(default)s)")
     add("--device", default="cpu", help="for instance cuda (default: %(default)s)")

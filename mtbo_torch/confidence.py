@@ -12,6 +12,7 @@ from mtbo_torch.checks import require_broadcast, require_count, require_open_uni
 Number = float | Tensor
 # The named schedules of the radius.
 RADII = ("theory", "mobo")
+QUADRATIC = "Pass model.surrogate.regression.quadratic."
 # The default accuracy of a dictionary.
 DEFAULT_EPSILON = 0.5
 
@@ -43,6 +44,91 @@ def exact_radius(info_gain: Number, norm_bound: Number, noise_scale: Number, eta
     """
     gain, b, sigma, eta = _check_numbers(info_gain, norm_bound, noise_scale, eta, delta, name="info_gain")
     return b + sigma / eta.sqrt() * (2 * math.log(1 / delta) + 2 * gain).sqrt()
+
+
+def mixture_radius(info_gain: Number, norm_bound: Number, noise_scale: Number, eta: Number, delta: float) -> Tensor:
+    r"""Compute the radius of the martingale mixture at its own regularizer.
+
+    .. math:: \beta_t = \sqrt{b^2 + \frac{\sigma^2}{\eta} \left(2 \log(1/\delta) + \log\det(I + \eta^{-1} G_t)\right)}
+
+    It has the guarantee of :func:`exact_radius`, whose sum of b and a root it replaces by the root of a sum: it is
+    never longer, and up to 1.4 times shorter. :mod:`mtbo_torch.intervals` has the proof.
+
+    Args:
+        info_gain: ``(b)`` or a number, as in :func:`exact_radius`.
+        norm_bound: ``(b)`` or a number, as in :func:`exact_radius`.
+        noise_scale: As in :func:`exact_radius`.
+        eta: As in :func:`exact_radius`; it has to be chosen before the data.
+        delta: As in :func:`exact_radius`.
+
+    Returns:
+        A tensor of the broadcast shape of the arguments.
+
+    Example:
+        >>> from mtbo_torch.confidence import mixture_radius
+        >>> mixture_radius(info_gain=8.0, norm_bound=3.0, noise_scale=0.5, eta=0.25, delta=1.0)
+        tensor(5.)
+    """
+    gain, b, sigma, eta = _check_numbers(info_gain, norm_bound, noise_scale, eta, delta, name="info_gain")
+    return (b.square() + sigma.square() / eta * (2 * math.log(1 / delta) + 2 * gain)).sqrt()
+
+
+def mixture_deviation(info_gain: Number, quadratic: Number, noise_scale: Number, eta: Number, delta: float) -> Tensor:
+    r"""Compute how far the values told can be from the true ones, :math:`\|Y - F\|^2 \le R_t^2`, for all t at once.
+
+    .. math:: R_t^2 = 2 \sigma^2 \log(1/\delta) + \sigma^2 \log\det(I + \eta^{-1} G_t)
+              + \eta Y_t^T (G_t + \eta I)^{-1} Y_t
+
+    Args:
+        info_gain: ``(b)`` or a number, half of the log-determinant.
+        quadratic: ``(b)`` or a number, :math:`Y_t^T (G_t + \eta I)^{-1} Y_t`.
+        noise_scale: As in :func:`exact_radius`.
+        eta: The mixture's regularizer, chosen before the data.
+        delta: As in :func:`exact_radius`.
+
+    Returns:
+        A tensor of the broadcast shape of the arguments.
+
+    Example:
+        >>> from mtbo_torch.confidence import mixture_deviation
+        >>> mixture_deviation(info_gain=8.0, quadratic=4.0, noise_scale=0.5, eta=0.25, delta=1.0)
+        tensor(5.)
+    """
+    require_positive("quadratic", quadratic, QUADRATIC, allow_zero=True)
+    gain, _, sigma, eta = _check_numbers(info_gain, 0.0, noise_scale, eta, delta, name="info_gain")
+    gain, q = _convert(info_gain=gain, quadratic=quadratic)
+    return sigma.square() * (2 * math.log(1 / delta) + 2 * gain) + eta * q
+
+
+def dual_radius(deviation: Number, quadratic: Number, norm_bound: Number, alpha: Number) -> Tensor:
+    r"""Compute the radius of the martingale mixture for any regularizer, which may be chosen after the data.
+
+    .. math:: \beta_\alpha = \sqrt{b^2 + R_t^2 / \alpha - Y_t^T (G_t + \alpha I)^{-1} Y_t}
+
+    At the mixture's own regularizer it is :func:`mixture_radius`.
+
+    Args:
+        deviation: ``(b)`` or a number, :math:`R_t^2`, from :func:`mixture_deviation`.
+        quadratic: ``(b)`` or a number, :math:`Y_t^T (G_t + \alpha I)^{-1} Y_t`.
+        norm_bound: As in :func:`exact_radius`.
+        alpha: The regularizer :math:`\alpha > 0`.
+
+    Returns:
+        A tensor of the broadcast shape of the arguments; NaN where no function of this norm explains the data.
+
+    Example:
+        >>> from mtbo_torch.confidence import dual_radius
+        >>> dual_radius(deviation=5.0, quadratic=3.0, norm_bound=1.0, alpha=0.5)  # the root of 1 + 10 - 3
+        tensor(2.8284)
+        >>> dual_radius(deviation=5.0, quadratic=30.0, norm_bound=1.0, alpha=0.5)
+        tensor(nan)
+    """
+    require_positive("deviation", deviation, "Pass it from mixture_deviation.", allow_zero=True)
+    require_positive("quadratic", quadratic, QUADRATIC, allow_zero=True)
+    require_positive("norm_bound", norm_bound, "Pass a bound on the RKHS norm of the objective.", allow_zero=True)
+    require_positive("alpha", alpha, "Pass a regularizer, for instance the noise's variance.")
+    R, q, b, alpha = _convert(deviation=deviation, quadratic=quadratic, norm_bound=norm_bound, alpha=alpha)
+    return (b.square() + R / alpha - q).sqrt()
 
 
 def nystrom_radius(
@@ -221,13 +307,16 @@ def _check_numbers(
     require_positive("noise_scale", noise_scale, "Pass the noise's standard deviation.", allow_zero=True)
     require_positive("eta", eta, "Pass the regularizer of the model, for instance 0.1.")
     require_probability("delta", delta, "Pass the probability with which the bound may fail, for instance 0.1.")
-    shapes = [torch.as_tensor(value).shape for value in (complexity, norm_bound, noise_scale, eta)]
-    require_broadcast(f"{name}, norm_bound, noise_scale and eta", *shapes)
-    first = torch.as_tensor(complexity)
+    first, b, sigma, eta = _convert(**{name: complexity}, norm_bound=norm_bound, noise_scale=noise_scale, eta=eta)
+    return first, b, sigma, eta
+
+
+def _convert(**numbers: Number) -> list[Tensor]:
+    """Return numbers, by name, as tensors of one dtype, that of the first."""
+    *most, last = numbers
+    require_broadcast(f"{', '.join(most)} and {last}", *[torch.as_tensor(value).shape for value in numbers.values()])
+    first, *others = numbers.values()
+    first = torch.as_tensor(first)
     first = first if first.is_floating_point() else first.to(torch.get_default_dtype())
     # Python numbers stay on the CPU: moving one to the device would wait for the device.
-    b, sigma, eta = (
-        value.to(first) if isinstance(value, Tensor) else torch.tensor(value, dtype=first.dtype)
-        for value in (norm_bound, noise_scale, eta)
-    )
-    return first, b, sigma, eta
+    return [first] + [x.to(first) if isinstance(x, Tensor) else torch.tensor(x, dtype=first.dtype) for x in others]

@@ -39,6 +39,7 @@ from mtbo_torch.checks import (
     require_tensor,
     require_values,
 )
+from mtbo_torch.intervals import Mixture, find_bounds
 from mtbo_torch.kernels import adapt_kernel, default_kernel, num_tasks_of, require_takes
 from mtbo_torch.models.fit import Fit, Stamp, evaluate_mean
 from mtbo_torch.models.joint_covariance import JointCovariance
@@ -46,6 +47,7 @@ from mtbo_torch.models.noise import ObservedNoise, likelihood_of, noise_of, requ
 from mtbo_torch.models.objective import compute_loss, expect_variances, find_own_batch
 from mtbo_torch.models.outcomes import find_units, learn_outcomes
 from mtbo_torch.regression import Belief, MatrixKernel, Regression
+from mtbo_torch.regression.belief import require_directions
 from mtbo_torch.surrogate import IDENTITY, Surrogate
 
 
@@ -211,6 +213,29 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         r"""Return the operator norm :math:`\|\Gamma_t(x, x)\|`, ``... x q``, at each of ``... x q x d`` points."""
         return self.at(X).norm
 
+    def intervals(self, X: Tensor, mixture: Mixture, directions: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        r"""Return a lower and an upper bound of every task at ``... x q x d`` points, ``... x q x n`` each.
+
+        They hold for all points, tasks and rounds at once with probability :math:`1 - \delta`, for models whose noise
+        is the same for all tasks and observations. The model's own `eta` plays no part.
+
+        Args:
+            X: ``... x q x d``.
+            mixture: What is presumed of the objective and the noise.
+            directions: ``(b) x k x n``, to bound these combinations :math:`e^T f(x)` of the tasks instead,
+                ``... x q x k``.
+        """
+        if not isinstance(mixture, Mixture):
+            raise ValueError(
+                f"mixture should be a Mixture, got {type(mixture).__name__}. Pass Mixture(norm_bound, noise_scale)."
+            )
+        points = self.place(X)
+        require_directions(directions, self.num_outputs, self.batch_shape)
+        if self._shown is not None:
+            directions = self._shown if directions is None else directions @ self._shown.to(directions)
+        swept = mixture.sweep(self.surrogate)
+        return find_bounds(swept.at(points), mixture.radii(swept), directions)
+
     def place(self, X: Tensor) -> Tensor:
         """Take ``... x q x d`` points behind the input transform, where :attr:`surrogate` takes them."""
         self._require_inputs(X)
@@ -229,12 +254,17 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         """
         return self._current(may_wait=False)
 
-    def imagine(self, X: Tensor) -> Surrogate:
-        """Return what is known once ``... x q x d`` points are observed: the variance shrinks, the mean stays."""
+    def imagine(self, X: Tensor, surrogate: Surrogate | None = None) -> Surrogate:
+        """Return what is known once ``... x q x d`` points are observed: the variance shrinks, the mean stays.
+
+        Args:
+            X: ``... x q x d``.
+            surrogate: What is known now; what the model has learned by default.
+        """
         self._require_inputs(X)
         require_finite("X", X)
         self._require_affine()
-        surrogate, (X, _) = self.current_surrogate(), self._expand(X, X)
+        surrogate, (X, _) = surrogate or self.current_surrogate(), self._expand(X, X)
         if X.shape[:-2] != self.batch_shape:
             surrogate = surrogate.expand(X.shape[:-2])
         return surrogate.imagine(self._preprocess(X))

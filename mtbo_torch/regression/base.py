@@ -71,7 +71,9 @@ class Regression(ABC):
     Attributes:
         train_X: ``(b) x t x d``.
         train_Y: ``(b) x t x n``; NaN for a value that is missing, which all but the Nystrom regression allow.
-        noise: ``(b) x t x n`` variances, with 1 in place of t or n where all observations or tasks share them.
+        noise: ``(b) x t x n`` variances, with 1 in place of t or n where all observations or tasks share them. With a
+            dimension in front, ``A x (b) x 1 x 1``, there are as many regressions of the same data, and so are their
+            answers: see :meth:`with_noise`.
         growth: What the last append added; None for a fresh fit, and where points are not tracked by it.
     """
 
@@ -116,6 +118,15 @@ class Regression(ABC):
     def mean_norm(self) -> Tensor:
         r"""``(b)``, the RKHS norm :math:`\|\mu_t\|_\Gamma` of the mean."""
 
+    @property
+    @abstractmethod
+    def quadratic(self) -> Tensor:
+        r"""``(b)``, :math:`vec(Y_t)^T (G_t + \eta I)^{-1} vec(Y_t)`."""
+
+    @abstractmethod
+    def with_noise(self, noise: Tensor) -> Regression:
+        """Return the regression of the same data with another noise, or with ``A x (b) x 1 x 1`` of them."""
+
     @abstractmethod
     def append(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> Regression:
         """Condition on more observations, without factorizing the kernel matrix anew.
@@ -136,7 +147,8 @@ class Regression(ABC):
 
     def imagine(self, X: Tensor) -> Regression:
         """Observe the mean at ``(b) x q x d`` points: the variance shrinks there, the mean stays everywhere."""
-        return self.append(X, self.at(X).mean)
+        mean = self.at(X).mean
+        return self.append(X, mean if mean.dim() == X.dim() else mean[0])  # the variance does not look at the values
 
     def track(self, points: Tensor) -> Tracked:
         """Keep what is known at ``N x d`` points up to date while observations arrive."""
@@ -188,11 +200,11 @@ class RegressionBelief(Belief):
 
     @cached_property
     def mean(self) -> Tensor:
-        return self._folded.unfold(self.regression._mean(self._evidence))
+        return self._unfold(self.regression._mean(self._evidence), 1)
 
     @cached_property
     def covariance(self) -> Tensor:
-        return self._folded.unfold(self.regression._covariance(self._folded.points, self._evidence))
+        return self._unfold(self.regression._covariance(self._folded.points, self._evidence), 2)
 
     @cached_property
     def joint_covariance(self) -> Tensor:
@@ -200,11 +212,17 @@ class RegressionBelief(Belief):
 
     @cached_property
     def norm(self) -> Tensor:
-        return self._folded.unfold(self.regression._norm(self._folded.points, self._evidence))
+        return self._unfold(self.regression._norm(self._folded.points, self._evidence), 0)
 
     def variance(self, directions: Tensor | None = None) -> Tensor:
         require_directions(directions, self.regression.num_tasks, self.regression.batch_shape)
-        return self._folded.unfold(self.regression._variance(self._folded.points, self._evidence, directions))
+        return self._unfold(self.regression._variance(self._folded.points, self._evidence, directions), 1)
+
+    def _unfold(self, values: Tensor, tail: int) -> Tensor:
+        """Unfold ``(b) x P x *tail`` values, or ``A x (b) x P x *tail`` of several regressions of the same data."""
+        if values.dim() == len(self.regression.batch_shape) + 1 + tail:
+            return self._folded.unfold(values)
+        return self._folded.unfold(values.movedim(0, -1)).movedim(-1, 0)
 
 
 class Tracked(RegressionBelief):

@@ -63,6 +63,13 @@ class DenseRegression(Regression):
         noise = self.seen.noise(_flat_noise(self.noise, self.train_Y))
         return (dual * (self.seen.values(self.train_Y) - noise * dual)).sum(dim=-1).clamp_min(0).sqrt()
 
+    @property
+    def quadratic(self) -> Tensor:
+        return (self.dual.squeeze(-1) * self.seen.values(self.train_Y)).sum(dim=-1)
+
+    def with_noise(self, noise: Tensor) -> Regression:
+        return self.kernel.fit(noise, self.train_X, self.train_Y)
+
     def append(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> Regression:
         if not X.shape[-2]:
             return self
@@ -122,7 +129,7 @@ class DenseRegression(Regression):
 
 def _flat_noise(noise: Tensor, Y: Tensor) -> Tensor:
     """Return a variance for each of ``(b) x t x n`` values, ``(b) x nt``."""
-    return noise.expand(Y.shape).flatten(-2)
+    return noise.expand(torch.broadcast_shapes(noise.shape, Y.shape)).flatten(-2)
 
 
 def _join_noise(old: Tensor, old_Y: Tensor, new: Tensor, new_Y: Tensor) -> Tensor:
@@ -132,4 +139,5 @@ def _join_noise(old: Tensor, old_Y: Tensor, new: Tensor, new_Y: Tensor) -> Tenso
 
 
 def _smallest(noise: Tensor, X: Tensor) -> Tensor:
-    return noise.amin(dim=(-2, -1)).expand(X.shape[:-2])
+    smallest = noise.amin(dim=(-2, -1))
+    return smallest.expand(torch.broadcast_shapes(smallest.shape, X.shape[:-2]))

@@ -118,7 +118,7 @@ class KroneckerRegression(Regression):
         shift = kernel.eigvals.reciprocal()
         gram = kernel(X, X)
         gram = gram + shift[..., None, None] * eye_like(gram)
-        gram = gram.expand(*X.shape[:-2], *gram.shape[-3:])
+        gram = gram.expand(torch.broadcast_shapes(gram.shape, (*X.shape[:-2], 1, 1, 1)))
         factor = InverseCholesky.of(gram, shift.expand(gram.shape[:-2]))
         dual = _solve(factor, spectrum.rotate(Y / noise.sqrt()))
         return cls(kernel, spectrum, noise, X, Y, factor, dual, _weights(dual, kernel, spectrum))
@@ -135,6 +135,18 @@ class KroneckerRegression(Regression):
         return (solved * (target - solved)).sum(dim=(-3, -2, -1)).clamp_min(0).sqrt()
 
     @property
+    def quadratic(self) -> Tensor:
+        whitened = self.train_Y / self.noise.sqrt()
+        target = self.spectrum.rotate(whitened)
+        solved = self.dual / self.kernel.eigvals[..., None, None]
+        # In directions without a prior variance there is nothing but noise.
+        beyond = whitened.square().sum(dim=(-2, -1)) - target.square().sum(dim=(-3, -2, -1))
+        return (target * solved).sum(dim=(-3, -2, -1)) + beyond.clamp_min(0)
+
+    def with_noise(self, noise: Tensor) -> Regression:
+        return self.kernel.whole.fit(noise, self.train_X, self.train_Y)
+
+    @property
     def largest_gain(self) -> Tensor:
         r"""``(b)``, the largest information gain of one direction; of one task, when the tasks are independent."""
         return self._logdets.amax(dim=-1).clamp_min(0) / 2
@@ -142,6 +154,9 @@ class KroneckerRegression(Regression):
     def append(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> Regression:
         assert noise is None
         if Y.isnan().any():
+            if self.noise.dim() > self.train_X.dim():  # several regressions of the same data
+                X_all, Y_all = torch.cat([self.train_X, X], dim=-2), torch.cat([self.train_Y, Y], dim=-2)
+                return DenseRegression.fit(self.kernel.whole, self.noise, X_all, Y_all)
             return CompletedRegression.extend(self, self.train_Y, X, Y)
         return self.append_complete(X, Y)
 
@@ -174,7 +189,8 @@ class KroneckerRegression(Regression):
 
     def prepare_for_variances(self) -> Self:
         r"""Diagonalize :math:`K_t`, :math:`O(t^3)` once; the variances of all groups are then one product a point."""
-        if not self.kernel.shared or self.kernel.eigvals.shape[-1] < MANY_GROUPS or self.factor.requires_grad:
+        groups = self.factor.batch_shape.numel() // max(1, self.batch_shape.numel())
+        if not self.kernel.shared or groups < MANY_GROUPS or self.factor.requires_grad:
             return self
         values, vectors = torch.linalg.eigh(self.kernel(self.train_X, self.train_X).squeeze(-3).double())
         rotation = (vectors.to(self.train_X), values.clamp_min(0).unsqueeze(-1).to(self.train_X))
@@ -276,7 +292,7 @@ class TrackedKronecker(Tracked):
         """Track ``N x d`` points from what a regression knows now."""
         cross = regression.kernel(points, regression.train_X)
         variances = regression._variances_from(regression.factor, points, cross)
-        variances = variances.expand(*regression.batch_shape, *variances.shape[-2:])
+        variances = variances.expand(torch.broadcast_shapes(variances.shape, (*regression.batch_shape, 1, 1)))
         mean = (cross @ regression.weights).sum(dim=-3)
         return cls(regression, points, GrowingRows.of(cross.mT.contiguous()), variances, mean)
 
@@ -385,6 +401,13 @@ class CompletedRegression(Regression):
     @property
     def mean_norm(self) -> Tensor:
         return self.base.mean_norm
+
+    @property
+    def quadratic(self) -> Tensor:
+        return self.base.quadratic  # what was completed adds nothing to it
+
+    def with_noise(self, noise: Tensor) -> Regression:
+        return DenseRegression.fit(self.base.kernel.whole, noise, self.train_X, self.train_Y)
 
     def append(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> Regression:
         assert noise is None

@@ -14,7 +14,7 @@ from mtbo_torch.regression.base import Growth, Regression, Tracked, expand_field
 from mtbo_torch.regression.factor import GrowingRows
 from mtbo_torch.regression.structure import MatrixKernel
 from mtbo_torch.regression.subspace import Distinct, Subspace, outer_by_point, rows_at
-from mtbo_torch.regression.whitened import RowKernel
+from mtbo_torch.regression.whitened import GroupedRows, RowKernel
 
 # Data that are there at once begin with a dictionary of this many points.
 FIRST_DICTIONARY = 64
@@ -142,6 +142,17 @@ class NystromRegression(Regression):
         # The features are orthonormal in the RKHS of k, and the kernel of a group is xi k.
         squares = self.coefficients.square().sum(dim=(-2, -1)) / self.rows.eigvals
         return squares.sum(dim=-1).sqrt()
+
+    @property
+    def quadratic(self) -> Tensor:
+        whitened = self.train_Y / self.noise.sqrt()
+        # With w = H s for the sum s of features times values, s^T H s = w^T H^-1 w.
+        explained = (self.coefficients * torch.linalg.solve(self.inverse, self.coefficients)).sum(dim=(-3, -2, -1))
+        return (whitened.square().sum(dim=(-2, -1)) - explained).clamp_min(0)
+
+    def with_noise(self, noise: Tensor) -> NystromRegression:
+        kernel = self.rows.kernel.whole if isinstance(self.rows, GroupedRows) else self.rows.kernel
+        return NystromRegression.fit(kernel, noise, self.train_X, self.train_Y, self.dictionary, self.oversampling)
 
     @property
     def inclusion_probs(self) -> Tensor:

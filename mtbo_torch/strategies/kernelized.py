@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -23,6 +24,7 @@ from mtbo_torch.checks import (
     require_tensor,
 )
 from mtbo_torch.confidence import RADII, mobo_radius
+from mtbo_torch.intervals import Mixture
 from mtbo_torch.kernels import (
     MultiTaskKernel,
     adapt_kernel,
@@ -34,13 +36,13 @@ from mtbo_torch.kernels import (
 )
 from mtbo_torch.models import ExactMultiTaskGP, MultiTaskGPModel
 from mtbo_torch.models.learning import make_transforms
-from mtbo_torch.regression import Belief, Regression
+from mtbo_torch.regression import Belief, PointBelief, Regression
 from mtbo_torch.scalarizations import ChebyshevScalarization, Scalarization, WeightDistribution
 from mtbo_torch.space import DEFAULT_RAW_SAMPLES, DEFAULT_RESTARTS, Search, make_space
 from mtbo_torch.strategies.base import Strategy
 from mtbo_torch.strategies.goal import Goal
 from mtbo_torch.strategies.learners import DEFAULT_ETA, KnownKernel, LearnedKernel
-from mtbo_torch.surrogate import Surrogate, Units
+from mtbo_torch.surrogate import IDENTITY, Surrogate, Units
 
 ModelT = TypeVar("ModelT", bound=MultiTaskGPModel)
 
@@ -73,6 +75,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
 
     # Whether a task is learned from the others, too.
     _shares_tasks = True
+    _has_doubts = False
 
     def __init__(
         self,
@@ -100,7 +103,8 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         space = make_space(type(self).__name__, bounds, choices, repeat, num_restarts, raw_samples)
         _require_scales(norm_bound, noise_scale, eta, delta)
         _require_radius(radius)
-        require_bound(bound)
+        if bound != "mixture":
+            require_bound(bound)
         num_tasks = _count_tasks(kernel, refit_every)
         goal = Goal(num_tasks, space.points, scalarization, weights, ref_point, signs, constraints)
         super().__init__(space, goal, seed)
@@ -119,6 +123,35 @@ class KernelStrategy(Strategy, Generic[ModelT]):
             _require_own_parameters(self._kernel, self.batch_shape)
             self._learner = LearnedKernel(self, self._kernel, self.eta, refit_every)
         self._known = self._learner.start(num_tasks)
+        self._mixture, self._swept = self._make_mixture() if bound == "mixture" else None, None
+        if self._mixture is not None:
+            self._swept = space.watch(self._mixture.sweep(self._surrogate))
+
+    def _make_mixture(self) -> Mixture:
+        is_known = self.norm_bound is not None and self.noise_scale is not None and self.refit_every is None
+        if not is_known or self.radius_rule != "theory":
+            raise ValueError(
+                'bound should be "norm" or "ellipsoid" unless norm_bound, noise_scale and the kernel are known and the '
+                f'radius is the theory\'s, got "mixture" for a {type(self).__name__} without. Pass these.'
+            )
+        assert self.norm_bound is not None
+        assert self.noise_scale is not None
+        return Mixture(self.norm_bound, self.noise_scale, self.delta)
+
+    def _doubt(self, swept: Surrogate) -> None:
+        """Warn, once, if no function of the norm that is presumed explains what was told."""
+        if self._mixture is None or self._has_doubts:
+            return
+        needed = self._mixture.smallest_norm(swept)
+        given = torch.as_tensor(self._mixture.norm_bound).to(needed).expand_as(needed)
+        if (needed > given).any():
+            self._has_doubts = True
+            worst = (needed - given).argmax()
+            warnings.warn(
+                f"No function of norm {given.flatten()[worst]:.4g} explains the values told at the level delta = "
+                f"{self.delta}. With this noise_scale, norm_bound should be at least {needed.flatten()[worst]:.4g}.",
+                stacklevel=4,
+            )
 
     @abstractmethod
     def _compute_radius(self, norm_bound: float | Tensor, noise_scale: float | Tensor, eta: float | Tensor) -> Tensor:
@@ -199,21 +232,32 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         return self.space.watch(Surrogate(self._fit_nothing(kernel, noise.unsqueeze(-2), no_X, no_Y), units))
 
     def _learn(self, X: Tensor, Y: Tensor, count: int) -> None:
-        self._known = self._learner.learn(self._known, X, Y, count)
+        known = self._learner.learn(self._known, X, Y, count)
+        if self._swept is not None:
+            new_X, new_Y = (values[..., values.shape[-2] - count :, :].contiguous() for values in (X, Y))
+            self._swept = self._swept.append(new_X, new_Y)
+            self._doubt(self._swept)
+        self._known = known
 
     def _memory(self) -> dict[str, Any]:
         return self._learner.memory(self._known)
 
     def _recall(self, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> None:
-        self._known = self._learner.recall(self._known, X, Y, portions, memory)
+        known = self._learner.recall(self._known, X, Y, portions, memory)
+        if self._mixture is not None:
+            swept = self.space.watch(self._mixture.sweep(self._start(known.kernel, known.noise, IDENTITY)))
+            for x, y in zip(X.split(portions, dim=-2), Y.split(portions, dim=-2), strict=True):
+                swept = swept.append(x.contiguous(), y.contiguous())
+            self._swept = swept
+        self._known = known
 
     def _propose(self, weights: Tensor) -> Tensor:
         told, pending = self._observed_X.rows, self._pending_points()
         used = torch.cat([told, pending], dim=-2)
         self.space.require_room(used, weights.shape[-2])
-        surrogate = self._surrogate
+        surrogate = self._surrogate if self._swept is None else self._swept
         with torch.no_grad():
-            radius = self.radius
+            radius = self.radius if self._mixture is None or self._swept is None else self._mixture.radii(self._swept)
             if pending.shape[-2]:
                 surrogate = surrogate.imagine(pending)
         for i, weight in enumerate(weights.unbind(dim=-2)):
@@ -230,6 +274,8 @@ class KernelStrategy(Strategy, Generic[ModelT]):
 
         def acquire(belief: Belief) -> Tensor:
             value = scalarized_ucb(belief, scalarization, radius, self.bound)
+            if self._mixture is not None and goal.constraints is not None:
+                belief = PointBelief(belief.mean[0], belief.covariance[0])
             return weigh_by_feasibility(value, units.restore(belief), goal.constraints, worst)
 
         needs_variances = self.bound != "norm" or goal.constraints is not None or not scalarization.keeps_norm
