@@ -257,7 +257,7 @@ def peaks(x: Tensor) -> Tensor:
 
 
 def strategy(**options: Any) -> MTKB:
-    options = {"norm_bound": 4.0, "noise_scale": 0.1, "bound": "mixture"} | options
+    options = {"norm_bound": 8.0, "noise_scale": 0.1, "bound": "mixture"} | options
     return MTKB(ICMKernel(rbf(0.2), task_matrix(2)), **options)
 
 
@@ -276,7 +276,7 @@ def test_a_strategy_asks_for_the_point_with_the_largest_bound(
     chosen = played(strategy(scalarization=scalarization, **where))
     x = chosen.ask()
     acqf = ScalarizedMultiTaskUCB(
-        chosen.model, scalarization(chosen.asked_weights.squeeze(0)), Mixture(4.0, 0.1, chosen.delta)
+        chosen.model, scalarization(chosen.asked_weights.squeeze(0)), Mixture(8.0, 0.1, chosen.delta)
     )
     grid = CHOICES if "choices" in where else torch.linspace(0, 1, 201, dtype=torch.double).unsqueeze(-1)
     assert acqf(x.unsqueeze(-2)) >= acqf(grid.unsqueeze(-2)).max() - 1e-6

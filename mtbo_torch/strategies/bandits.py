@@ -49,9 +49,9 @@ class MTKB(ExactStrategy):
         radius: ``"theory"``; or a number; or ``"mobo"``, :math:`\sqrt{0.125 \log(2 t + 1)}` in round t; or a function
             that takes the number of observations to a number.
         bound: ``"norm"``, the paper's; ``"ellipsoid"``, which is tighter and has the same guarantee, see
-            :class:`ScalarizedMultiTaskUCB`; or ``"mixture"``, much tighter with the same guarantee, see :class:`Mixture`.
-            The last needs `norm_bound`, `noise_scale` and a known kernel, and does not depend on `eta`. It warns once if
-            no function of that norm explains the data.
+            :class:`ScalarizedMultiTaskUCB`; or ``"mixture"``, much tighter with the same guarantee, see
+            :class:`Mixture`. The last needs `norm_bound`, `noise_scale` and a known kernel, and does not depend on
+            `eta`. It warns once if no function of that norm explains the data.
         refit_every: After how many observations the kernel's free parameters are learned again, by maximum likelihood.
             The strategy then works on inputs scaled to the unit cube and values standardized at each refit, and a given
             kernel, `norm_bound`, `noise_scale`, `eta` and `radius` are meant in these units; points, values,
