@@ -90,6 +90,8 @@ class KnownKernel:
         offset, scale = (None if memory[name] is None else memory[name].to(X) for name in ("offset", "scale"))
         if [_shape(offset), _shape(scale)] != [_shape(units.offset), _shape(units.scale)]:
             raise ValueError("units that do not belong to the observations")
+        if noise.dim() > X.dim() - 1:
+            raise ValueError(f"noise of shape {tuple(noise.shape)}")
         numbers = {"noise": noise, "offset": offset, "scale": scale} | dict(kernel.named_parameters())
         for name, value in numbers.items():
             if value is not None:
