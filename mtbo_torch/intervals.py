@@ -38,7 +38,7 @@ from torch import Tensor
 
 from mtbo_torch.checks import require_positive, require_probability
 from mtbo_torch.confidence import mixture_deviation
-from mtbo_torch.regression import Belief, NystromRegression
+from mtbo_torch.regression import Belief, KroneckerRegression, NystromRegression, SpectralRegression
 from mtbo_torch.surrogate import Surrogate
 
 # Regularizers in units of the noise's variance; the first is the mixture's own.
@@ -83,8 +83,13 @@ class Mixture:
             )
         require_probability("delta", self.delta, "Pass the probability with which the bounds may fail, such as 0.1.")
 
-    def sweep(self, surrogate: Surrogate) -> Surrogate:
-        """Return the same observations with every regularizer of the grid, in a dimension in front."""
+    def sweep(self, surrogate: Surrogate, grows: bool = False) -> Surrogate:
+        """Return the same observations with every regularizer of the grid, in a dimension in front.
+
+        Args:
+            surrogate: What is known.
+            grows: Whether more observations are to be appended, for which there is a cheaper way.
+        """
         regression = surrogate.regression
         if isinstance(regression, NystromRegression) or regression.noise.shape[-2:] != (1, 1):
             raise UnsupportedError(
@@ -94,6 +99,9 @@ class Mixture:
             )
         alphas = regression.train_X.new_tensor(GRID) * float(self.noise_scale) ** 2
         noise = alphas.reshape(-1, *[1] * (regression.train_X.dim()))
+        if isinstance(regression, KroneckerRegression) and regression.kernel.shared and not grows:
+            whole, X, Y = regression.kernel.whole, regression.train_X, regression.train_Y
+            return replace(surrogate, regression=SpectralRegression.fit(whole, noise, X, Y), tracking=None)
         return replace(surrogate, regression=regression.with_noise(noise), tracking=None)
 
     def radii(self, swept: Surrogate) -> Tensor:

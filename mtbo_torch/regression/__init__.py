@@ -6,6 +6,7 @@ from mtbo_torch.regression.dense import DenseRegression
 from mtbo_torch.regression.factor import GrowingRows
 from mtbo_torch.regression.kronecker import CompletedRegression, KroneckerRegression
 from mtbo_torch.regression.nystrom import NystromRegression, TrackedNystrom
+from mtbo_torch.regression.spectral import SpectralRegression
 from mtbo_torch.regression.structure import MatrixKernel, SeparableSum
 from mtbo_torch.regression.subspace import rows_at
 
@@ -23,6 +24,7 @@ __all__ = [
     "Regression",
     "ScalarKernel",
     "SeparableSum",
+    "SpectralRegression",
     "Tracked",
     "TrackedNystrom",
     "rows_at",

@@ -123,9 +123,8 @@ class KernelStrategy(Strategy, Generic[ModelT]):
             _require_own_parameters(self._kernel, self.batch_shape)
             self._learner = LearnedKernel(self, self._kernel, self.eta, refit_every)
         self._known = self._learner.start(num_tasks)
-        self._mixture, self._swept = self._make_mixture() if bound == "mixture" else None, None
-        if self._mixture is not None:
-            self._swept = space.watch(self._mixture.sweep(self._surrogate))
+        self._mixture = self._make_mixture() if bound == "mixture" else None
+        self._swept = self._sweep_to_track(self._surrogate)
 
     def _make_mixture(self) -> Mixture:
         is_known = self.norm_bound is not None and self.noise_scale is not None and self.refit_every is None
@@ -138,20 +137,25 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         assert self.noise_scale is not None
         return Mixture(self.norm_bound, self.noise_scale, self.delta)
 
-    def _doubt(self, swept: Surrogate) -> None:
+    def _sweep_to_track(self, surrogate: Surrogate) -> Surrogate | None:
+        """Return what is known with all regularizers, where points are tracked; elsewhere it is found in every ask."""
+        if self._mixture is None:
+            return None
+        watched = self.space.watch(self._mixture.sweep(surrogate, grows=True))
+        return None if watched.tracking is None else watched
+
+    def _doubt(self, mixture: Mixture, swept: Surrogate) -> None:
         """Warn, once, if no function of the norm that is presumed explains what was told."""
-        if self._mixture is None or self._has_doubts:
+        needed = mixture.smallest_norm(swept)
+        given = torch.as_tensor(mixture.norm_bound).to(needed).expand_as(needed)
+        if self._has_doubts or not (needed > given).any():
             return
-        needed = self._mixture.smallest_norm(swept)
-        given = torch.as_tensor(self._mixture.norm_bound).to(needed).expand_as(needed)
-        if (needed > given).any():
-            self._has_doubts = True
-            worst = (needed - given).argmax()
-            warnings.warn(
-                f"No function of norm {given.flatten()[worst]:.4g} explains the values told at the level delta = "
-                f"{self.delta}. With this noise_scale, norm_bound should be at least {needed.flatten()[worst]:.4g}.",
-                stacklevel=4,
-            )
+        self._has_doubts, worst = True, (needed - given).argmax()
+        warnings.warn(
+            f"No function of norm {given.flatten()[worst]:.4g} explains the values told at the level delta = "
+            f"{self.delta}. With this noise_scale, norm_bound should be at least {needed.flatten()[worst]:.4g}.",
+            stacklevel=4,
+        )
 
     @abstractmethod
     def _compute_radius(self, norm_bound: float | Tensor, noise_scale: float | Tensor, eta: float | Tensor) -> Tensor:
@@ -236,7 +240,6 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         if self._swept is not None:
             new_X, new_Y = (values[..., values.shape[-2] - count :, :].contiguous() for values in (X, Y))
             self._swept = self._swept.append(new_X, new_Y)
-            self._doubt(self._swept)
         self._known = known
 
     def _memory(self) -> dict[str, Any]:
@@ -244,20 +247,23 @@ class KernelStrategy(Strategy, Generic[ModelT]):
 
     def _recall(self, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> None:
         known = self._learner.recall(self._known, X, Y, portions, memory)
-        if self._mixture is not None:
-            swept = self.space.watch(self._mixture.sweep(self._start(known.kernel, known.noise, IDENTITY)))
+        swept = self._sweep_to_track(self._start(known.kernel, known.noise, IDENTITY))
+        if swept is not None:
             for x, y in zip(X.split(portions, dim=-2), Y.split(portions, dim=-2), strict=True):
                 swept = swept.append(x.contiguous(), y.contiguous())
-            self._swept = swept
+        self._swept = swept
         self._known = known
 
     def _propose(self, weights: Tensor) -> Tensor:
         told, pending = self._observed_X.rows, self._pending_points()
         used = torch.cat([told, pending], dim=-2)
         self.space.require_room(used, weights.shape[-2])
-        surrogate = self._surrogate if self._swept is None else self._swept
         with torch.no_grad():
-            radius = self.radius if self._mixture is None or self._swept is None else self._mixture.radii(self._swept)
+            surrogate, radius = self._surrogate, self.radius
+            if self._mixture is not None:
+                surrogate = self._swept or self._mixture.sweep(surrogate)
+                radius = self._mixture.radii(surrogate)
+                self._doubt(self._mixture, surrogate)
             if pending.shape[-2]:
                 surrogate = surrogate.imagine(pending)
         for i, weight in enumerate(weights.unbind(dim=-2)):
