@@ -85,7 +85,9 @@ def exchange_targets(model: MultiTaskGPModel, number: float) -> None:
 
 def load(model: MultiTaskGPModel, number: float) -> None:
     state = {name: value.clone() for name, value in model.state_dict().items()}
-    model.load_state_dict({name: value + number if "lengthscale" in name else value for name, value in state.items()})
+    model.load_state_dict(
+        {name: value + number if name.endswith("raw_lengthscale") else value for name, value in state.items()}
+    )
 
 
 def lengthscale(model: MultiTaskGPModel) -> Tensor:
