@@ -22,6 +22,7 @@ from torch import Tensor
 from mtbo_torch.checks import require_finite, require_positive, require_tensor
 from mtbo_torch.feasibility import OutcomeConstraints
 from mtbo_torch.intervals import Mixture, find_bounds
+from mtbo_torch.linalg import root_of
 from mtbo_torch.models import MultiTaskGPModel, NystromMultiTaskGP
 from mtbo_torch.regression import Belief, IndependentBeliefs, JointBelief, PointBelief
 from mtbo_torch.scalarizations import Scalarization, require_scalarization
@@ -43,15 +44,17 @@ def scalarized_ucb(belief: Belief, scalarization: Scalarization, radius: Tensor,
     scalarization, belief = scalarization.on_objectives(belief)
     mean = belief.mean
     if bound == "ellipsoid":
-        deviations = _root(belief.variance(scalarization.directions))
+        deviations = root_of(belief.variance(scalarization.directions))
         return scalarization.upper_bound(mean, radius.to(mean)[..., None, None] * deviations)
     if bound == "mixture":
         directions, mean = scalarization.directions, mean[0]
         center = mean if directions is None else mean @ directions.to(mean).mT
         return scalarization.upper_bound(mean, find_bounds(belief, radius, directions)[1] - center)
     if bound == "tasks":
-        return scalarization(mean + radius.to(mean)[..., None, None] * _root(belief.variance()))
-    return scalarization(mean) + (scalarization.lipschitz.to(mean) * radius.to(mean)).unsqueeze(-1) * _root(belief.norm)
+        return scalarization(mean + radius.to(mean)[..., None, None] * root_of(belief.variance()))
+    return scalarization(mean) + (scalarization.lipschitz.to(mean) * radius.to(mean)).unsqueeze(-1) * root_of(
+        belief.norm
+    )
 
 
 def weigh_by_feasibility(
@@ -70,11 +73,6 @@ def weigh_by_feasibility(
     assert infeasible_value is not None
     worst = infeasible_value.to(value).unsqueeze(-1)
     return worst + constraints.probability(belief.mean, belief.covariance) * (value - worst)
-
-
-def _root(variance: Tensor) -> Tensor:
-    # The square root has no finite slope at zero; far below any variance that matters, it is cut off.
-    return variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
 
 
 class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
@@ -103,7 +101,7 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
         model: A fitted multi-output model.
         scalarization: :math:`s_\lambda`, such as :class:`ChebyshevScalarization`.
         radius: :math:`\beta_t`, such as from :func:`exact_radius`; a number or of the model's batch shape. (BoTorch's
-            ``beta`` is its square.)
+            ``beta`` is its square.) Or a :class:`Mixture`, whose radii and bound follow from the data.
         X_pending: ``p x d`` points that are being evaluated; also ``(b) x p x d`` for a model with a batch shape.
         bound: ``"norm"``, the paper's, or ``"ellipsoid"``.
         constraints: The pair of A, ``m x n``, and c, ``m`` or ``m x 1``, as BoTorch's outcome constraints.
@@ -148,21 +146,20 @@ class ScalarizedMultiTaskUCB(MultiObjectiveAnalyticAcquisitionFunction):
                 f"scalarization should have one weight for each of the model's {model.num_outputs} tasks, "
                 f"got {scalarization.num_tasks} weights. Sample the weights with num_tasks={model.num_outputs}."
             )
-        self.mixture = radius if isinstance(radius, Mixture) else None
+        mixture = None
         if isinstance(radius, Mixture):
             if not isinstance(model, MultiTaskGPModel) or bound != "norm":
                 raise ValueError(
                     f"radius should be a number for a {type(model).__name__} with bound={bound!r}, got a Mixture. It "
                     "has a bound of its own, and is for an ExactMultiTaskGP."
                 )
-            bound, radius = "mixture", 0.0  # known once the data are
+            mixture, bound, radius = radius, "mixture", 0.0  # known once the data are
+        else:
+            require_bound(bound)
         require_positive("radius", radius, "Pass for instance exact_radius(...).", allow_zero=True)
         value = radius if isinstance(radius, Tensor) else torch.tensor(radius, dtype=torch.double)
         _require_batch("scalarization", scalarization.weights.shape[:-1], model)
         _require_batch("radius", value.shape, model)
-        if self.mixture is None:
-            require_bound(bound)
-        mixture = self.mixture
         super().__init__(model=model)
         self.mixture = mixture
         # All on one device from the start, so that no evaluation waits for another.

@@ -38,6 +38,7 @@ from torch import Tensor
 
 from mtbo_torch.checks import require_positive, require_probability
 from mtbo_torch.confidence import mixture_deviation
+from mtbo_torch.linalg import root_of
 from mtbo_torch.regression import Belief, KroneckerRegression, NystromRegression, SpectralRegression
 from mtbo_torch.surrogate import Surrogate
 
@@ -45,9 +46,9 @@ from mtbo_torch.surrogate import Surrogate
 GRID = (1.0, 0.03, 0.1, 0.3, 3.0, 10.0, 30.0, 100.0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Mixture:
-    r"""What is presumed of the objective and its noise, for intervals that hold with probability :math:`1 - \delta`.
+    r"""The presumptions about an objective and its noise, for intervals that hold with probability :math:`1 - \delta`.
 
     The intervals are those of the martingale mixture with :math:`\eta_0 = \sigma^2`; see :mod:`mtbo_torch.intervals`
     for the equations and their proof.
@@ -105,8 +106,12 @@ class Mixture:
         return replace(surrogate, regression=regression.with_noise(noise), tracking=None)
 
     def radii(self, swept: Surrogate) -> Tensor:
-        r"""Return :math:`\beta_\alpha`, ``A x (b)``, of a surrogate from :meth:`sweep`; 0 if no f explains the data."""
-        return self._squares(swept).clamp_min(0).sqrt()
+        r"""Return :math:`\beta_\alpha`, ``A x (b)``, of a surrogate that :meth:`sweep` gave.
+
+        If no function of the norm that is presumed explains the data, they are those of the smallest norm that does.
+        """
+        squares = self._squares(swept)
+        return (squares - squares.amin(dim=0).clamp_max(0)).sqrt()
 
     def smallest_norm(self, swept: Surrogate) -> Tensor:
         """Return the smallest norm bound, ``(b)``, with which some function explains the data."""
@@ -142,6 +147,5 @@ def find_bounds(belief: Belief, radii: Tensor, directions: Tensor | None = None)
     center = mean if directions is None else mean @ directions.to(mean).mT
     between = [1] * (mean.dim() - 2 - radii.dim())
     radii = radii.to(mean).reshape(len(radii), *between, *radii.shape[1:], 1, 1)
-    # The square root has no finite slope at zero; far below any variance that matters, it is cut off.
-    deviation = radii * variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
+    deviation = radii * root_of(variance)
     return (center - deviation).amax(dim=0), (center + deviation).amin(dim=0)

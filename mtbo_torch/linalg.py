@@ -120,6 +120,14 @@ def variances_along(covariance: Tensor, directions: Tensor | None) -> Tensor:
     return ((directions @ covariance) * directions).sum(dim=-1).clamp_min(0)
 
 
+def root_of(variance: Tensor) -> Tensor:
+    """Return the standard deviations.
+
+    The square root has no finite slope at zero; far below any variance that matters, it is cut off.
+    """
+    return variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
+
+
 def clamp_variances(covariance: Tensor) -> Tensor:
     """Return covariances ``... x n x n`` with zero for variances that rounding has made negative."""
     return covariance + torch.diag_embed(covariance.diagonal(dim1=-2, dim2=-1).neg().clamp_min(0))

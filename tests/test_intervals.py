@@ -191,6 +191,9 @@ def test_a_norm_that_is_too_small_is_found_out() -> None:
     exact = Mixture(needed * (1 + 1e-6), 1e-2 * f.norm)
     assert (exact._squares(swept) >= 0).all()
     assert (Mixture(needed * (1 - 1e-6), 1e-2 * f.norm)._squares(swept) < 0).any()
+    close(small.radii(swept), exact.radii(swept), 1e-2)  # it goes on with the norm that is needed
+    lower, upper = model.intervals(X, small)
+    assert (lower <= upper + 1e-6).all()
 
 
 # Acquisition functions

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class SpectralRegression(Regression):
-    r"""What a :class:`KroneckerRegression` with :math:`\Gamma = k B` says, from :math:`K_t = Q diag(e) Q^T`.
+    r"""The answers of a :class:`KroneckerRegression` with :math:`\Gamma = k B`, from :math:`K_t = Q diag(e) Q^T`.
 
     With whitened eigenvalues :math:`\xi_g` of B, :math:`(K_t + I / \xi_g)^{-1} = Q diag(1 / (e + 1 / \xi_g)) Q^T` for
     all groups and all regularizers: fitting costs one :math:`O(t^3)`, and a point :math:`O(t^2)`, however many there

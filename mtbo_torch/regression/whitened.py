@@ -42,12 +42,12 @@ class GroupedRows:
 
     @property
     def leading_groups(self) -> int:
-        """How many of the first groups decide the norm in units of the noise."""
+        """The number of first groups that decide the norm in units of the noise."""
         return 1 if self.kernel.shared else self.eigvals.shape[-1]
 
     @property
     def groups_in_norm(self) -> int:
-        """How many decide the norm itself."""
+        """The number of first groups that decide the norm itself."""
         return self.leading_groups if self.noise.shape[-1] == 1 else self.eigvals.shape[-1]
 
     def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:

@@ -146,9 +146,11 @@ class KernelStrategy(Strategy, Generic[ModelT]):
 
     def _doubt(self, mixture: Mixture, swept: Surrogate) -> None:
         """Warn, once, if no function of the norm that is presumed explains what was told."""
+        if self._has_doubts:
+            return
         needed = mixture.smallest_norm(swept)
         given = torch.as_tensor(mixture.norm_bound).to(needed).expand_as(needed)
-        if self._has_doubts or not (needed > given).any():
+        if not (needed > given).any():
             return
         self._has_doubts, worst = True, (needed - given).argmax()
         warnings.warn(

@@ -9,7 +9,7 @@ from suites import close
 from torch import Tensor
 
 from mtbo_torch.kernels import adapt_kernel
-from mtbo_torch.regression import KroneckerRegression, Regression, SpectralRegression
+from mtbo_torch.regression import KroneckerRegression, NystromRegression, Regression, SpectralRegression
 
 NOISES = torch.tensor([0.01, 0.1, 1.0], dtype=torch.double)
 batched = pytest.mark.parametrize("batch", [(), (2,)], ids=["one", "batch"])
@@ -94,3 +94,17 @@ def test_the_quadratic_form(build: Builder) -> None:
         for noise in NOISES:
             expected = y @ torch.linalg.solve(G + noise * torch.eye(21, dtype=torch.double), y)
             close(kernel.fit(noise.reshape(1, 1), X, Y).quadratic, expected, 1e-8)
+
+
+@pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
+def test_on_a_dictionary(build: Builder) -> None:
+    X, Y, Z, _ = make_data(())
+    kernel = adapt_kernel(build(3, 2).kernel, 3)
+    with torch.no_grad():
+        first = NystromRegression.fit(kernel, torch.full((1, 1), 0.3).double(), X, Y, torch.arange(7), 3.0)
+        together = first.with_noise(in_front(()))
+        for i, noise in enumerate(NOISES):
+            alone, exact = first.with_noise(noise.reshape(1, 1)), kernel.fit(noise.reshape(1, 1), X, Y)
+            close(together.at(Z).mean[i], alone.at(Z).mean, 1e-9)
+            close(together.quadratic[i], alone.quadratic, 1e-8)
+            close(alone.quadratic, exact.quadratic, 1e-7)
