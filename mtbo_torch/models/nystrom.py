@@ -171,11 +171,12 @@ class NystromMultiTaskGP(MultiTaskGPModel):
             self.adopt(self._fit.surrogate)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        fit, before = self._fit, self.train_targets
-        kept = {} if fit is None or self._nystrom.inverse.requires_grad else self._nystrom.tensors()
+        # BoTorch's analytic acquisitions move their model in every evaluation, mostly to where it is.
+        is_moved = self._fit is not None and fn(self.train_targets) is not self.train_targets
+        kept = self._nystrom if is_moved else None
         super()._apply(fn)
-        if kept and self.train_targets is not before:
-            moved = {name: fn(value) for name, value in kept.items()}
+        if kept is not None and not kept.inverse.requires_grad:
+            moved = {name: fn(value) for name, value in kept.tensors().items()}
             surrogate, fresh = self.surrogate, self._nystrom
             self.adopt(replace(surrogate, regression=fresh.restore(fresh.train_X, fresh.train_Y, moved)))
         return self
