@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -282,3 +283,16 @@ def require_ref_point(ref_point: object, size: int, of_what: str, remedy: str) -
         )
     require_finite("ref_point", ref_point)
     return ref_point.detach().clone()
+
+
+def require_signs(signs: object, num_tasks: int) -> list[int]:
+    """Check that there is one sign for each task, and return them."""
+    given = signs.tolist() if isinstance(signs, Tensor) else signs
+    values: Sequence[Any] = given if isinstance(given, Sequence) else ()
+    are_signs = all(v in (-1, 0, 1) and not isinstance(v, bool) for v in values)
+    if len(values) != num_tasks or not are_signs or not any(values):
+        raise ValueError(
+            f"signs should be 1 (maximize), -1 (minimize) or 0 (not an objective) for each of the {num_tasks} tasks, "
+            f"not all zero, got {signs!r}. Leave them out to maximize all."
+        )
+    return [int(value) for value in values]

@@ -100,18 +100,35 @@ def mixture_deviation(info_gain: Number, quadratic: Number, noise_scale: Number,
     return sigma.square() * (2 * math.log(1 / delta) + 2 * gain) + eta * q
 
 
-def dual_radius(deviation: Number, quadratic: Number, norm_bound: Number, alpha: Number) -> Tensor:
+def dual_radius(
+    deviation: Number,
+    quadratic: Number,
+    norm_bound: Number,
+    alpha: Number,
+    missed: Number = 0.0,
+    unexplained: Number = 0.0,
+) -> Tensor:
     r"""Compute the radius of the martingale mixture for any regularizer, which may be chosen after the data.
 
     .. math:: \beta_\alpha = \sqrt{b^2 + R_t^2 / \alpha - Y_t^T (G_t + \alpha I)^{-1} Y_t}
 
-    At the mixture's own regularizer it is :func:`mixture_radius`.
+    At the mixture's own regularizer it is :func:`mixture_radius`. With a dictionary, whose span sees the part
+    :math:`\tilde G` of G, let :math:`\rho^2` be `missed` and :math:`\kappa` be `unexplained`:
+
+    .. math::
+
+        S^2 = b^2 + 2 \kappa b + R_t^2 / \alpha - Y_t^T (\tilde G_t + \alpha I)^{-1} Y_t, \quad
+        \tilde\beta_\alpha = \min\left(S + \rho b, \frac{S}{\sqrt{1 - \tau}}\right), \quad
+        \tau^2 = (1 - \tau) \rho^2
 
     Args:
         deviation: ``(b)`` or a number, :math:`R_t^2`, from :func:`mixture_deviation`.
         quadratic: ``(b)`` or a number, :math:`Y_t^T (G_t + \alpha I)^{-1} Y_t`.
         norm_bound: As in :func:`exact_radius`.
         alpha: The regularizer :math:`\alpha > 0`.
+        missed: ``(b)`` or a number, at least :math:`\lambda_{max}(G - \tilde G) / \alpha`.
+        unexplained: ``(b)`` or a number, at least :math:`(r^T (G - \tilde G) r)^{1/2} / \alpha` for what the mean on
+            the dictionary leaves of the values, :math:`r = Y - \tilde\mu_\alpha`.
 
     Returns:
         A tensor of the broadcast shape of the arguments; NaN where no function of this norm explains the data.
@@ -122,13 +139,36 @@ def dual_radius(deviation: Number, quadratic: Number, norm_bound: Number, alpha:
         tensor(2.8284)
         >>> dual_radius(deviation=5.0, quadratic=30.0, norm_bound=1.0, alpha=0.5)
         tensor(nan)
+        >>> dual_radius(deviation=5.0, quadratic=4.0, norm_bound=1.0, alpha=0.5, missed=0.25, unexplained=1.0)
+        tensor(3.5000)
     """
     require_positive("deviation", deviation, "Pass it from mixture_deviation.", allow_zero=True)
     require_positive("quadratic", quadratic, QUADRATIC, allow_zero=True)
     require_positive("norm_bound", norm_bound, "Pass a bound on the RKHS norm of the objective.", allow_zero=True)
     require_positive("alpha", alpha, "Pass a regularizer, for instance the noise's variance.")
+    require_positive("missed", missed, "Pass how much the dictionary misses.", allow_zero=True)
+    require_positive("unexplained", unexplained, "Pass what may hide in what the dictionary misses.", allow_zero=True)
     R, q, b, alpha = _convert(deviation=deviation, quadratic=quadratic, norm_bound=norm_bound, alpha=alpha)
-    return (b.square() + R / alpha - q).sqrt()
+    _, rho2, kappa = _convert(deviation=R, missed=missed, unexplained=unexplained)
+    return widen_for_missed((b.square() + 2 * kappa * b + R / alpha - q).sqrt(), b, rho2)
+
+
+def widen_for_missed(radius: Tensor, norm_bound: Tensor, missed: Tensor) -> Tensor:
+    r"""Return the radius for a dictionary's covariance, from S in that of all the data; see :func:`dual_radius`.
+
+    Args:
+        radius: ``(b)``, S.
+        norm_bound: ``(b)``, b.
+        missed: ``(b)``, :math:`\rho^2`.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch.confidence import widen_for_missed
+        >>> widen_for_missed(torch.tensor(3.0), norm_bound=torch.tensor(1.0), missed=torch.tensor(0.25))
+        tensor(3.5000)
+    """
+    share = ((missed.square() + 4 * missed).sqrt() - missed) / 2
+    return torch.minimum(radius + missed.sqrt() * norm_bound, radius / (1 - share).sqrt())
 
 
 def nystrom_radius(

@@ -26,10 +26,44 @@ point is chosen before its noise, and :math:`\|f\|_\Gamma \le b`: the assumption
 4. All of this holds on one event. So the smallest upper and the largest lower bound over a grid of :math:`\alpha` hold,
    too. If :math:`\beta_\alpha^2 < 0` for some :math:`\alpha`, no function of norm b explains the data at the level
    :math:`\delta`.
+
+*Dictionaries.* Let P project on the span of a dictionary, however it was chosen, :math:`\Phi` take a function to its
+values at the data, :math:`A = \Phi^* \Phi`, :math:`G = \Phi \Phi^*` and :math:`\tilde G = \Phi P \Phi^* \le G`. The
+accuracy of the dictionary is then not presumed but found from the data:
+
+5. :math:`\log\det(I + G / \eta_0) \le \log\det(I + \tilde G / \eta_0) + tr(G - \tilde G) / \eta_0`, as the logarithm
+   is concave, and :math:`Y^T (G + \eta_0 I)^{-1} Y \le Y^T (\tilde G + \eta_0 I)^{-1} Y`. So there is an upper bound of
+   :math:`R^2` that needs the dictionary only.
+6. The mean :math:`\tilde\mu` on the dictionary minimizes
+   :math:`Q(g) = \|Y - \Phi g\|^2 + \alpha \|g\|^2` over the span. With its residuals
+   :math:`r = Y - \Phi \tilde\mu`, half of the gradient of Q is :math:`-(I - P) \Phi^* r` there, so for every f
+
+   .. math:: Q(f) = Q(\tilde\mu) - 2 \langle (I - P) \Phi^* r, f \rangle + \|\Phi h\|^2 + \alpha \|h\|^2,
+             \quad h = f - \tilde\mu.
+
+   Here :math:`Q(\tilde\mu) = \alpha Y^T (\tilde G + \alpha I)^{-1} Y`, and the inner product is at most
+   :math:`b (r^T (G - \tilde G) r)^{1/2} =: b \kappa \alpha`. With step 3,
+
+   .. math:: \|\Phi h\|^2 / \alpha + \|h\|^2 \le S^2 := b^2 + 2 \kappa b + \frac{R^2}{\alpha}
+             - Y^T (\tilde G + \alpha I)^{-1} Y.
+
+7. The dictionary's covariance belongs to :math:`P A P` in place of A. Let
+   :math:`\rho^2 \ge \lambda_{max}(G - \tilde G) / \alpha`. Outside the span h is f, so
+   :math:`\|\Phi P h\| \le \|\Phi h\| + \rho \sqrt\alpha b`; and for every :math:`\tau` in (0, 1),
+   :math:`\|\Phi h\|^2 \ge (1 - \tau) \|\Phi P h\|^2 - (1 / \tau - 1) \rho^2 \alpha \|h\|^2`. Either way bounds
+   :math:`\|\Phi P h\|^2 / \alpha + \|h\|^2`: the first by :math:`(S + \rho b)^2`, the second, with
+   :math:`\tau^2 = (1 - \tau) \rho^2`, by :math:`S^2 / (1 - \tau)`. By Cauchy and Schwarz
+
+   .. math:: |e^T (f(x) - \tilde\mu_\alpha(x))| \le \min\left(S + \rho b, \frac{S}{\sqrt{1 - \tau}}\right)
+             \sqrt{e^T \tilde\Gamma_\alpha(x, x) e}.
+
+   For :math:`\rho^2` we take the trace of :math:`G - \tilde G` (of one direction of the tasks), for :math:`\kappa` the
+   sum of the roots of its diagonal times what is left at each distinct point: both take one pass over these.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -37,13 +71,14 @@ from botorch.exceptions.errors import UnsupportedError
 from torch import Tensor
 
 from mtbo_torch.checks import require_positive, require_probability
-from mtbo_torch.confidence import mixture_deviation
+from mtbo_torch.confidence import widen_for_missed
 from mtbo_torch.linalg import root_of
-from mtbo_torch.regression import Belief, KroneckerRegression, NystromRegression, SpectralRegression
+from mtbo_torch.regression import Belief, KroneckerRegression, SpectralRegression
+from mtbo_torch.regression.kronecker import GroupedKernel
 from mtbo_torch.surrogate import Surrogate
 
 # Regularizers in units of the noise's variance; the first is the mixture's own.
-GRID = (1.0, 0.03, 0.1, 0.3, 3.0, 10.0, 30.0, 100.0)
+GRID = (1.0, 0.1, 3.0, 10.0, 30.0, 100.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,39 +127,37 @@ class Mixture:
             grows: Whether more observations are to be appended, for which there is a cheaper way.
         """
         regression = surrogate.regression
-        if isinstance(regression, NystromRegression) or regression.noise.shape[-2:] != (1, 1):
+        if regression.noise.shape[-2] != 1:
             raise UnsupportedError(
-                "Intervals are for exact models with one noise for all tasks and observations, got "
-                f"{type(regression).__name__} with noise of shape {tuple(regression.noise.shape)}. Use "
-                "ExactMultiTaskGP with one eta."
+                "Intervals are for models whose observations all have the same noise, got noise of shape "
+                f"{tuple(regression.noise.shape)}. Use one eta."
             )
         alphas = regression.train_X.new_tensor(GRID) * float(self.noise_scale) ** 2
         noise = alphas.reshape(-1, *[1] * (regression.train_X.dim()))
-        if isinstance(regression, KroneckerRegression) and regression.kernel.shared and not grows:
-            whole, X, Y = regression.kernel.whole, regression.train_X, regression.train_Y
+        kernel = regression.kernel if isinstance(regression, KroneckerRegression) else None
+        if isinstance(kernel, GroupedKernel) and kernel.shared and not grows:
+            whole, X, Y = kernel.whole, regression.train_X, regression.train_Y
             return replace(surrogate, regression=SpectralRegression.fit(whole, noise, X, Y), tracking=None)
         return replace(surrogate, regression=regression.with_noise(noise), tracking=None)
 
-    def radii(self, swept: Surrogate) -> Tensor:
-        r"""Return :math:`\beta_\alpha`, ``A x (b)``, of a surrogate that :meth:`sweep` gave.
+    def judge(self, swept: Surrogate) -> tuple[Tensor, Tensor]:
+        r"""Return the radii :math:`\beta_\alpha`, ``A x (b)``, and the smallest norm, ``(b)``, that explains the data.
 
-        If no function of the norm that is presumed explains the data, they are those of the smallest norm that does.
+        If that is larger than the norm presumed, the radii are those of the smallest one.
+
+        Args:
+            swept: What :meth:`sweep` gave.
         """
-        squares = self._squares(swept)
-        return (squares - squares.amin(dim=0).clamp_max(0)).sqrt()
-
-    def smallest_norm(self, swept: Surrogate) -> Tensor:
-        """Return the smallest norm bound, ``(b)``, with which some function explains the data."""
-        b = torch.as_tensor(self.norm_bound).to(swept.regression.train_X)
-        return (b.square() - self._squares(swept).amin(dim=0)).clamp_min(0).sqrt()
-
-    def _squares(self, swept: Surrogate) -> Tensor:
-        regression, sigma = swept.regression, float(self.noise_scale)
-        quadratic, gain = regression.quadratic, regression.info_gain[0]
-        alphas = regression.noise.flatten(1)[:, 0].reshape(-1, *[1] * gain.dim())
-        deviation = mixture_deviation(gain, quadratic[0].clamp_min(0), sigma, sigma**2, self.delta)
-        b = torch.as_tensor(self.norm_bound).to(quadratic)
-        return b.square() + deviation / alphas - quadratic
+        audit, sigma = swept.audit(), float(self.noise_scale)
+        alphas = swept.regression.noise.flatten(1)[:, 0].reshape(-1, *[1] * audit.gain.dim())
+        # As in mixture_deviation, which checks its arguments, with sigma^2 as the mixture's regularizer.
+        deviation = sigma**2 * (2 * math.log(1 / self.delta) + 2 * audit.gain + audit.quadratic[0].clamp_min(0))
+        rest, kappa = deviation / alphas - audit.quadratic, audit.unexplained
+        # Where b^2 + 2 kappa b + rest is zero.
+        needed = ((kappa.square() - rest).clamp_min(0).sqrt() - kappa).clamp_min(0).amax(dim=0)
+        b = torch.as_tensor(self.norm_bound).to(needed).maximum(needed)
+        root = (b.square() + 2 * kappa * b + rest).clamp_min(0).sqrt()
+        return widen_for_missed(root, b, audit.missed), needed
 
 
 def find_bounds(belief: Belief, radii: Tensor, directions: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -148,4 +181,5 @@ def find_bounds(belief: Belief, radii: Tensor, directions: Tensor | None = None)
     between = [1] * (mean.dim() - 2 - radii.dim())
     radii = radii.to(mean).reshape(len(radii), *between, *radii.shape[1:], 1, 1)
     deviation = radii * root_of(variance)
-    return (center - deviation).amax(dim=0), (center + deviation).amin(dim=0)
+    # Both have their points next to each other in memory where there are many, and so should the results.
+    return (center - deviation).mT.amax(dim=0).mT, (center + deviation).mT.amin(dim=0).mT

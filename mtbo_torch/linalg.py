@@ -57,6 +57,14 @@ def safe_cholesky(matrix: Tensor, floor: Tensor, source: Tensor, remedy: str = S
     )
 
 
+def cholesky_plus_one(matrix: Tensor) -> Tensor:
+    """Factorize ``I + matrix`` for a positive semi-definite ``... x q x q``, by Cholesky."""
+    if matrix.shape[-1] == 1:
+        return (matrix + 1).clamp_min(1).sqrt()
+    raised = matrix + eye_like(matrix)
+    return safe_cholesky(raised, raised.new_ones(()), raised, "Use float64.")
+
+
 def posterior_cholesky(matrix: Tensor) -> Tensor:
     """Factorize a covariance ``... x q x q`` that is known only to the rounding of a posterior, by Cholesky.
 
@@ -126,6 +134,24 @@ def root_of(variance: Tensor) -> Tensor:
     The square root has no finite slope at zero; far below any variance that matters, it is cut off.
     """
     return variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
+
+
+def factor_covariance(covariance: Tensor) -> Tensor:
+    """Return lower triangular R with ``R R^T`` the covariance, ``... x n x n``, to draw from it.
+
+    Correlations are shrunk by a millionth, so that singular matrices have a factor, too; where rounding leaves them
+    none, by a thousandth; and where that is not enough, tasks count as uncorrelated. Nobody waits to hear of it.
+    """
+    if covariance.shape[-1] == 1:
+        return root_of(covariance)
+    deviation = root_of(covariance.diagonal(dim1=-2, dim2=-1))
+    correlation = covariance / deviation.unsqueeze(-1) / deviation.unsqueeze(-2)
+    chosen = eye = eye_like(covariance)
+    for share in (1e-3, 1e-6):
+        shrunk = torch.where(eye > 0, eye, (1 - share) * correlation)
+        works = torch.linalg.cholesky_ex(shrunk.detach()).info == 0
+        chosen = torch.where(works[..., None, None], shrunk, chosen)
+    return deviation.unsqueeze(-1) * torch.linalg.cholesky_ex(chosen).L
 
 
 def clamp_variances(covariance: Tensor) -> Tensor:

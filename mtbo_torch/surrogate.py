@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from mtbo_torch.regression import Belief, Regression, Tracked
+from mtbo_torch.regression import Audit, Belief, Regression, Renewal, Tracked
 
 PriorMean = Callable[[Tensor], Tensor]
 
@@ -59,6 +59,9 @@ class Units:
 
 
 IDENTITY = Units()
+# The share of the noise that is left when observations are taken for the truth; in single precision, at least that much
+# of what standardized values vary.
+TRUSTED = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +76,8 @@ class Surrogate:
         units: The user's units.
         prior_mean: Takes scaled points to the prior mean of scaled values; None for zero.
         tracking: What the regression knows at the points that are tracked, if any are.
-        real: For a surrogate with imagined observations, the one without: the mean stays its mean.
+        real: For a surrogate with observations that are imagined, or taken for the truth, the one before: the mean
+            stays its mean.
     """
 
     regression: Regression
@@ -113,9 +117,11 @@ class Surrogate:
         both = torch.cat([X, pending], dim=-2)
         return self.units.restore(self.inside(both).given(self.regression.expected_noise).with_mean_of(self.inside(X)))
 
-    def append(
-        self, X: Tensor, Y: Tensor, noise: Tensor | None = None, renew: Callable[[Regression], Regression] | None = None
-    ) -> Surrogate:
+    def audit(self) -> Audit:
+        """Return what intervals need to know of the regression."""
+        return (self.regression if self.tracking is None else self.tracking).audit()
+
+    def append(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, renew: Renewal | None = None) -> Surrogate:
         """Learn from more observations, without factorizing the kernel matrix anew.
 
         Args:
@@ -128,14 +134,27 @@ class Surrogate:
         if self.prior_mean is not None:
             values = values - self.prior_mean(points)
         noise = None if noise is None else self.units.scale_variances(noise)
+        if self.tracking is not None:
+            return self._tracked_by(self.tracking.append(points, values, noise, renew))
         grown = self.regression.append(points, values, noise)
-        return self._with_regression(grown if renew is None else renew(grown), grown)
+        return replace(self, regression=grown if renew is None else renew(grown))
 
     def imagine(self, X: Tensor) -> Surrogate:
         """Take ``(b) x q x d`` points as observed, at the mean: the variance shrinks there, the mean stays."""
         grown = self.regression.imagine(self.units.scale_points(X))
-        imagined = self._with_regression(grown, grown)
-        return replace(imagined, real=self if self.real is None else self.real)
+        imagined = replace(self, regression=grown, real=self if self.real is None else self.real)
+        return imagined if self.tracking is None else imagined._tracked_by(self.tracking.advance(grown))
+
+    def trust(self) -> Surrogate:
+        """Take the mean at the points observed for the truth: the variance all but vanishes there, the mean stays.
+
+        What is left is the doubt that a point does not share with those observed.
+        """
+        noise, is_double = self.regression.noise, self.regression.train_X.dtype == torch.double
+        little = TRUSTED * noise if is_double else (TRUSTED * noise).clamp_min(TRUSTED).minimum(noise)
+        regression = self.regression.with_noise(little)
+        tracking = None if self.tracking is None else regression.track(self.tracking.X)
+        return replace(self, regression=regression, tracking=tracking, real=self if self.real is None else self.real)
 
     def track(self, points: Tensor) -> Surrogate:
         """Keep what is known at ``N x d`` points up to date while observations arrive."""
@@ -149,11 +168,8 @@ class Surrogate:
         """Return a surrogate with the same answers, to rounding, that has cheap variances at very many points."""
         return replace(self, regression=self.regression.prepare_for_variances())
 
-    def _with_regression(self, regression: Regression, grown: Regression) -> Surrogate:
-        tracking = self.tracking
-        if tracking is not None:
-            tracking = tracking.advance(grown) if regression is grown else regression.track(tracking.X)
-        return replace(self, regression=regression, tracking=tracking)
+    def _tracked_by(self, tracking: Tracked) -> Surrogate:
+        return replace(self, regression=tracking.regression, tracking=tracking)
 
     def _add_prior_mean(self, belief: Belief, points: Tensor) -> Belief:
         return belief if self.prior_mean is None else belief.mapped(None, self.prior_mean(points))

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -52,6 +52,25 @@ def expand_fields(regression: Regression, batch_shape: torch.Size, **own_dims: i
     """Return some tensors of a regression under a larger batch shape; each has so many dimensions of its own."""
     tensors = {name: getattr(regression, name) for name in own_dims}
     return {name: x.expand(*batch_shape, *x.shape[x.dim() - own_dims[name] :]) for name, x in tensors.items()}
+
+
+class Audit(NamedTuple):
+    r"""What regressions of the same data with other noise, ``A`` of them, make of these data.
+
+    With :math:`\tilde G` the part of the Gram matrix G that a regression sees, all of it unless it has a dictionary,
+    and r what its mean leaves of the values:
+
+    Attributes:
+        gain: ``(b)``, at least :math:`\frac12 \log\det(I + G / \eta)` for the first noise.
+        quadratic: ``A x (b)``, :math:`Y^T (\tilde G + \eta I)^{-1} Y`.
+        missed: ``A x (b)``, at least :math:`\lambda_{max}(G - \tilde G) / \eta`.
+        unexplained: ``A x (b)``, at least :math:`(r^T (G - \tilde G) r)^{1/2} / \eta`.
+    """
+
+    gain: Tensor
+    quadratic: Tensor
+    missed: Tensor
+    unexplained: Tensor
 
 
 class Regression(ABC):
@@ -104,6 +123,11 @@ class Regression(ABC):
         return self.train_Y.shape[-1]
 
     @property
+    def is_swept(self) -> bool:
+        """Whether there are several regressions of the same data, one for each noise in front."""
+        return self.noise.dim() > self.train_X.dim()
+
+    @property
     def expected_noise(self) -> Tensor:
         """The noise of new observations, ``(b) x 1 x n`` or ``(b) x 1 x 1``; the average where they have their own."""
         return self.noise if self.noise.shape[-2] == 1 else self.noise.mean(dim=-2, keepdim=True)
@@ -127,6 +151,12 @@ class Regression(ABC):
     def with_noise(self, noise: Tensor) -> Regression:
         """Return the regression of the same data with another noise, or with ``A x (b) x 1 x 1`` of them."""
 
+    def audit(self) -> Audit:
+        """Return what intervals need to know of regressions with several noises, in a dimension in front."""
+        quadratic = self.quadratic
+        nothing = torch.zeros_like(quadratic)
+        return Audit(self.info_gain[0], quadratic, nothing, nothing)
+
     @abstractmethod
     def append(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> Regression:
         """Condition on more observations, without factorizing the kernel matrix anew.
@@ -148,7 +178,7 @@ class Regression(ABC):
     def imagine(self, X: Tensor) -> Regression:
         """Observe the mean at ``(b) x q x d`` points: the variance shrinks there, the mean stays everywhere."""
         mean = self.at(X).mean
-        return self.append(X, mean if mean.dim() == X.dim() else mean[0])  # the variance does not look at the values
+        return self.append(X, mean[0] if self.is_swept else mean)  # the variance does not look at the values
 
     def track(self, points: Tensor) -> Tracked:
         """Keep what is known at ``N x d`` points up to date while observations arrive."""
@@ -181,6 +211,9 @@ class Regression(ABC):
     def _variance(self, points: Tensor, evidence: Tensor, directions: Tensor | None) -> Tensor:
         """Return ``(b) x P x k``."""
         return variances_along(self._covariance(points, evidence), directions)
+
+
+Renewal = Callable[[Regression], Regression]
 
 
 class RegressionBelief(Belief):
@@ -233,9 +266,28 @@ class Tracked(RegressionBelief):
         X: ``N x d``.
     """
 
+    def append(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, renew: Renewal | None = None) -> Tracked:
+        """Return what is known after more observations.
+
+        Args:
+            X: ``(b) x q x d``.
+            Y: ``(b) x q x n``.
+            noise: ``(b) x q x n`` variances, where observations have their own.
+            renew: What to do with the regression before points are tracked by it, such as drawing a dictionary.
+        """
+        return self._follow(self.regression.append(X, Y, noise), renew)
+
     def advance(self, grown: Regression) -> Tracked:
         """Return what is known once :attr:`regression` has grown by an append."""
         return grown.track(self.X)
+
+    def audit(self) -> Audit:
+        """Return the regression's audit."""
+        return self.regression.audit()
+
+    def _follow(self, grown: Regression, renew: Renewal | None) -> Tracked:
+        regression = grown if renew is None else renew(grown)
+        return self.advance(grown) if regression is grown else regression.track(self.X)
 
 
 class Folded:

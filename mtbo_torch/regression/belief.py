@@ -76,6 +76,11 @@ class Belief:
         """Return the same belief with the mean of another one at the same points."""
         return MappedBelief(self, None, None, True, other)
 
+    @property
+    def real(self) -> Belief:
+        """The belief that the mean is from: without what is imagined, or taken for the truth."""
+        return self
+
     def given(self, noise: Tensor, count: int = 1) -> Belief:
         r"""Return what is known at the first `count` points once the others are observed: the mean stays.
 
@@ -149,6 +154,13 @@ class MappedBelief(Belief):
         for _ in range(2):  # columns, then rows
             joint = (joint.unflatten(-1, (-1, n)) @ C).flatten(-2).mT
         return joint
+
+    @property
+    def real(self) -> Belief:
+        if self.mean_of is not None:
+            return self.mean_of.real
+        inner = self.belief.real
+        return self if inner is self.belief else inner.mapped(self.matrix, self.offset, self.keeps_norm)
 
     @cached_property
     def norm(self) -> Tensor:

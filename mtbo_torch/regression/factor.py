@@ -62,7 +62,7 @@ class GrowingRows:
         """
         length = self.length + new.shape[-2]
         width = self._buffer.tensor.shape[-1]
-        padded = torch.nn.functional.pad(new, (0, width - new.shape[-1]))
+        padded = new if new.shape[-1] == width else torch.nn.functional.pad(new, (0, width - new.shape[-1]))
         if padded.requires_grad or self._buffer.tensor.requires_grad:
             return GrowingRows.of(torch.cat([self.rows, padded], dim=-2))
         if self._buffer.used != self.length or length > self.capacity:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import reduce
-from typing import TYPE_CHECKING, Self
+from functools import partial, reduce
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -15,10 +15,10 @@ from mtbo_torch.regression.base import Growth, Regression, Tracked, expand_field
 from mtbo_torch.regression.dense import DenseRegression
 from mtbo_torch.regression.factor import GrowingRows, InverseCholesky
 from mtbo_torch.regression.missing import Missing, few_are_missing
-from mtbo_torch.regression.spectrum import Spectrum, whiten
+from mtbo_torch.regression.spectrum import Spectrum
 
 if TYPE_CHECKING:
-    from mtbo_torch.regression.structure import SeparableSum
+    from mtbo_torch.regression.structure import IndependentTasks, MatrixKernel, SeparableSum
 
 # With fewer groups, a product with the factor of each is cheaper than one with the eigenvectors.
 MANY_GROUPS = 3
@@ -70,6 +70,31 @@ class GroupedKernel:
         return reduce(torch.add, [weight * term for weight, term in zip(loadings, terms, strict=True)])
 
 
+@dataclass(frozen=True)
+class TaskKernels:
+    """A scalar kernel for every task, all evaluated at once; it answers whatever :class:`GroupedKernel` does.
+
+    Attributes:
+        whole: The tasks.
+        eigvals: ``(b) x n``, one over the noise of each.
+    """
+
+    whole: IndependentTasks
+    eigvals: Tensor
+    shared: ClassVar[bool] = False
+
+    def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
+        """Return ``(b) x n x N1 x N2``."""
+        return self.whole.kernel(X1.unsqueeze(-3), X2.unsqueeze(-3))
+
+    def diag(self, X: Tensor) -> Tensor:
+        """Return ``(b) x n x N``."""
+        return self.whole.kernel.diag(X.unsqueeze(-3))
+
+
+Groups = GroupedKernel | TaskKernels
+
+
 @dataclass(frozen=True, eq=False)
 class KroneckerRegression(Regression):
     r"""Regression with :math:`\Gamma = \sum_j k_j B_j`, the :math:`B_j` commuting; above all :math:`\Gamma = k B`.
@@ -95,7 +120,7 @@ class KroneckerRegression(Regression):
             were prepared.
     """
 
-    kernel: GroupedKernel
+    kernel: Groups
     spectrum: Spectrum
     noise: Tensor
     train_X: Tensor
@@ -107,13 +132,13 @@ class KroneckerRegression(Regression):
     rotation: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
 
     @classmethod
-    def try_fit(cls, kernel: SeparableSum, noise: Tensor, X: Tensor, Y: Tensor) -> KroneckerRegression | None:
-        """Fit if the whitened task matrices commute, else return None."""
-        spectrum = Spectrum.of(whiten(kernel.task_covars, noise))
-        return None if spectrum is None else cls.fit(GroupedKernel.of(kernel, spectrum), spectrum, noise, X, Y)
+    def try_fit(cls, kernel: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> KroneckerRegression | None:
+        """Fit if a rotation of the tasks leaves scalar problems, else return None."""
+        groups = kernel.group(noise)
+        return None if groups is None else cls.fit(*groups, noise, X, Y)
 
     @classmethod
-    def fit(cls, kernel: GroupedKernel, spectrum: Spectrum, noise: Tensor, X: Tensor, Y: Tensor) -> KroneckerRegression:
+    def fit(cls, kernel: Groups, spectrum: Spectrum, noise: Tensor, X: Tensor, Y: Tensor) -> KroneckerRegression:
         """Fit ``(b) x t x d`` points and ``(b) x t x n`` values with noise ``(b) x 1 x 1`` or ``(b) x 1 x n``."""
         shift = kernel.eigvals.reciprocal()
         gram = kernel(X, X)
@@ -370,13 +395,12 @@ class CompletedRegression(Regression):
         return cls(base.with_values(completed), Y, missing, rows, root, cholesky_logdet(chol))
 
     @classmethod
-    def try_fit(cls, kernel: SeparableSum, noise: Tensor, X: Tensor, Y: Tensor) -> Regression | None:
-        """Fit if the whitened task matrices commute, else return None; where it does not pay, what was seen alone."""
+    def try_fit(cls, kernel: MatrixKernel, noise: Tensor, X: Tensor, Y: Tensor) -> Regression | None:
+        """Do as :meth:`KroneckerRegression.try_fit`; where completing does not pay, use what was seen alone."""
         if few_are_missing(Y):
             base = KroneckerRegression.try_fit(kernel, noise, X, _fill_with_zeros(Y))
             return None if base is None else cls.of(base, Y)
-        commute = Spectrum.of(whiten(kernel.task_covars, noise)) is not None
-        return _MostlyMissing.fit(kernel, noise, X, Y) if commute else None
+        return None if kernel.group(noise) is None else _MostlyMissing.fit(kernel, noise, X, Y)
 
     @classmethod
     def extend(cls, base: KroneckerRegression, train_Y: Tensor, X: Tensor, Y: Tensor) -> Regression:
@@ -407,7 +431,9 @@ class CompletedRegression(Regression):
         return self.base.quadratic  # what was completed adds nothing to it
 
     def with_noise(self, noise: Tensor) -> Regression:
-        return DenseRegression.fit(self.base.kernel.whole, noise, self.train_X, self.train_Y)
+        whole, is_one = self.base.kernel.whole, noise.dim() == self.train_X.dim()
+        fit = whole.fit if is_one else partial(DenseRegression.fit, whole)
+        return fit(noise, self.train_X, self.train_Y)
 
     def append(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> Regression:
         assert noise is None
@@ -488,6 +514,6 @@ def _solve(factor: InverseCholesky, target: Tensor) -> Tensor:
     return factor.upper(factor.lower(target.mT)).mT
 
 
-def _weights(dual: Tensor, kernel: GroupedKernel, spectrum: Spectrum) -> Tensor:
+def _weights(dual: Tensor, kernel: Groups, spectrum: Spectrum) -> Tensor:
     per_group = dual @ spectrum.bases.mT
     return per_group.sum(dim=-3, keepdim=True) if kernel.shared else per_group

@@ -6,8 +6,6 @@ The noise is ``(b) x t x n``, with 1 in place of t or n where all observations o
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,15 +23,9 @@ if TYPE_CHECKING:
 DICTIONARY_JITTER = 1e-14
 
 
-def independent_log_likelihood(
-    kernels: Sequence[ScalarKernel], task_covars: Sequence[Tensor], noise: Tensor, X: Tensor, Y: Tensor
-) -> Tensor:
-    """Return ``(b)``, for task matrices that are diagonal, from one ``t x t`` matrix for each task."""
-    grams = [
-        k(X, X).unsqueeze(-3) * B.diagonal(dim1=-2, dim2=-1)[..., None, None]
-        for k, B in zip(kernels, task_covars, strict=True)
-    ]
-    return gaussian_log_likelihood(reduce(torch.add, grams), noise.expand(Y.shape).mT, Y.mT.unsqueeze(-1)).sum(dim=-1)
+def independent_log_likelihood(grams: Tensor, noise: Tensor, Y: Tensor) -> Tensor:
+    """Return ``(b)``, for independent tasks, from their ``(b) x n x t x t`` kernel matrices."""
+    return gaussian_log_likelihood(grams, noise.expand(Y.shape).mT, Y.mT.unsqueeze(-1)).sum(dim=-1)
 
 
 def kronecker_log_likelihood(

@@ -2,25 +2,35 @@ r"""A dictionary of m points in place of the t observed ones (Algorithm 2)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mtbo_torch.linalg import cholesky_logdet, eye_like, safe_cholesky, solve_lower
-from mtbo_torch.regression.base import Growth, Regression, Tracked, expand_fields, shared_product
+from mtbo_torch.linalg import cholesky_logdet, cholesky_plus_one, safe_cholesky, solve_lower
+from mtbo_torch.regression.base import Audit, Growth, Regression, Renewal, Tracked, expand_fields, shared_product
 from mtbo_torch.regression.factor import GrowingRows
+from mtbo_torch.regression.sites import Distinct, Sites, rows_at
 from mtbo_torch.regression.structure import MatrixKernel
-from mtbo_torch.regression.subspace import Distinct, Subspace, outer_by_point, rows_at
+from mtbo_torch.regression.subspace import Subspace, minus_outer
 from mtbo_torch.regression.whitened import GroupedRows, RowKernel
 
 # Data that are there at once begin with a dictionary of this many points.
 FIRST_DICTIONARY = 64
 
 Generators = torch.Generator | Sequence[torch.Generator]
-STORED = ("dictionary", "dictionary_size", "inverse", "previous_inverse", "coefficients", "information", "drift")
+STORED = (
+    "dictionary",
+    "dictionary_size",
+    "inverse",
+    "previous_inverse",
+    "coefficients",
+    "logdets",
+    "information",
+    "drift",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +60,10 @@ class NystromRegression(Regression):
         inverse: ``(b) x r x mp x mp``, H.
         previous_inverse: H of the round before, if the dictionary was the same then, else that of this round.
         coefficients: ``(b) x r x mp x k``, :math:`H \sum_s \phi(x_s) (y_s \cdot u)`.
+        logdets: ``(b) x r``, :math:`\log\det(I + \xi v)`, of what the span sees.
         information: ``(b)``, see :attr:`info_gain`.
         drift: ``(b)``, the sum of :math:`\|\tilde\Gamma(x_s, x_s)\| / \eta` over what was observed since the
-            dictionary was drawn.
+            dictionary was drawn. Of several noises, the first is the one that dictionaries are drawn for.
         deviations: ``(b) x t x n``, of the noise, where observations have their own; rows are then whitened by them.
     """
 
@@ -65,6 +76,7 @@ class NystromRegression(Regression):
     inverse: Tensor
     previous_inverse: Tensor
     coefficients: Tensor
+    logdets: Tensor
     information: Tensor
     drift: Tensor
     deviations: Tensor | None = None
@@ -82,7 +94,7 @@ class NystromRegression(Regression):
         rows = kernel.rows(noise, Y.shape[-1])
         fitted = _fit(rows, oversampling, GrowingRows.of(X), GrowingRows.of(Y), drawn, distinct)
         fitted = replace(fitted, deviations=deviations)
-        return replace(fitted, information=fitted._information_bound())
+        return replace(fitted, information=fitted._bound_information(fitted._sum_missed()))
 
     @classmethod
     def sample(
@@ -108,7 +120,7 @@ class NystromRegression(Regression):
             ).resample(generator)
         if size:
             fitted = fitted.resample(generator)
-        return replace(fitted, information=fitted._information_bound())
+        return replace(fitted, information=fitted._bound_information(fitted._sum_missed()))
 
     @property
     def train_X(self) -> Tensor:
@@ -145,14 +157,44 @@ class NystromRegression(Regression):
 
     @property
     def quadratic(self) -> Tensor:
-        whitened = self.train_Y / self.noise.sqrt()
-        # With w = H s for the sum s of features times values, s^T H s = w^T H^-1 w.
-        explained = (self.coefficients * torch.linalg.solve(self.inverse, self.coefficients)).sum(dim=(-3, -2, -1))
-        return (whitened.square().sum(dim=(-2, -1)) - explained).clamp_min(0)
+        # The least that a function of the span leaves of the values, plus its norm.
+        left = torch.zeros_like(self.mean_norm)
+        for place, _, features in self.subspace.in_blocks(self.train_X):
+            noise = self.noise if self.noise.shape[-2] == 1 else self.noise[..., place, :]
+            apart = self.train_Y[..., place, :] - self._mean(features)
+            left = left + (apart.square() / noise).sum(dim=(-2, -1))
+        return left + self.mean_norm.square()
 
     def with_noise(self, noise: Tensor) -> NystromRegression:
         kernel = self.rows.kernel.whole if isinstance(self.rows, GroupedRows) else self.rows.kernel
         return NystromRegression.fit(kernel, noise, self.train_X, self.train_Y, self.dictionary, self.oversampling)
+
+    def audit(self) -> Audit:
+        sites = Sites.of(self.train_X, self.train_Y)
+        pieces = self.subspace.in_blocks(sites.points)
+        return self.audit_at(sites, ((p, self._mean(phi), self.subspace.residual(X, phi)) for p, X, phi in pieces))
+
+    def audit_at(self, sites: Sites, pieces: Iterable[tuple[slice, Tensor, Tensor]]) -> Audit:
+        r"""Do so from pieces of the sites: where these are, and there the means and :math:`k - \phi^T \phi`.
+
+        With D for :math:`k - \phi^T \phi`, c the counts and r the residuals at each site, the largest eigenvalue is
+        at most the trace, :math:`\xi \sum c\, tr(D)`, and as D is positive, :math:`r^T D r` of all sites is at most
+        the square of the sum of the sites' own roots.
+        """
+        rows, squares, trace, roots = self.rows, *[self.train_X.new_zeros(())] * 3
+        for place, mean, residual in pieces:
+            counts, apart = sites.counts[..., place], sites.means[..., place, :] - mean
+            squares = squares + (counts.unsqueeze(-1) * apart.square()).sum(dim=(-2, -1))
+            trace = trace + _sum_traces(residual, counts)
+            left = rows.targets(counts.unsqueeze(-1) * apart).unflatten(-2, (-1, rows.rows_per_point))
+            turned = residual * left if rows.rows_per_point == 1 else residual @ left
+            along = (left * turned).sum(dim=-2)  # (b) x r x u x k
+            roots = roots + along.clamp_min(0).sqrt().sum(dim=-2)
+        quadratic = (sites.scatter + squares) / self.noise.flatten(-2)[..., 0] + self.mean_norm.square()
+        missed = (rows.eigvals * trace).amax(dim=-1)
+        unexplained = (rows.eigvals.unsqueeze(-1) * roots.square()).sum(dim=(-2, -1)).sqrt()
+        gain = self._bound_information(trace)[0]
+        return Audit(gain, quadratic, missed.expand_as(quadratic), unexplained)
 
     @property
     def inclusion_probs(self) -> Tensor:
@@ -182,36 +224,44 @@ class NystromRegression(Regression):
         wanted[..., self.num_observations - count :] = True
         return self._with_dictionary(wanted, self._distinct())
 
-    def append(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> NystromRegression:
+    def append(
+        self, X: Tensor, Y: Tensor, noise: Tensor | None = None, features: Tensor | None = None
+    ) -> NystromRegression:
         r"""Condition on ``(b) x q x d`` points and ``(b) x q x n`` values, on the same dictionary.
 
         With :math:`I + \phi H \phi^T = L_c L_c^T`, H loses :math:`D^T D` for the directions
         :math:`D = L_c^{-1} \phi H`, and the coefficients w gain :math:`D^T e` for the residuals
         :math:`e = L_c^{-1} (y - \phi w)`.
+
+        Args:
+            X: The points.
+            Y: The values.
+            noise: ``(b) x q x n`` variances, where observations have their own.
+            features: ``(b) x G x qp x mp``, :math:`\phi` of the points, if they are known.
         """
         rows, deviations = self.rows, self._deviations_of_new(noise, Y)
-        features = self.subspace.features(X)
-        residual = _whiten_both(rows(X, X) - features @ features.mT, deviations)
+        features = self.subspace.features(X) if features is None else features
+        residual = _whiten_both(self.subspace.joint_residual(X, features), deviations)
         features = _whiten_rows(features, deviations)
         product = features @ self.inverse
         seen = product @ features.mT
-        eye, one = eye_like(seen), seen.new_ones(seen.shape[:-2])
-        chol = safe_cholesky(eye + seen, one, eye, "Use float64.")
+        chol = cholesky_plus_one(seen)
         directions = solve_lower(chol, product)
         error = _whiten_rows(rows.targets(Y), deviations) - features @ self.coefficients
         residuals = solve_lower(chol, error)
         joint = seen + rows.eigvals[..., None, None] * residual
-        gain = cholesky_logdet(safe_cholesky(eye + joint, one, eye + joint, "Use float64.")) / 2
+        gain = cholesky_logdet(cholesky_plus_one(joint)) / 2
         variances = _diagonal_blocks(joint[..., : rows.leading_groups, :, :], rows.rows_per_point)
         return replace(
             self,
             observed_X=self.observed_X.extend(X),
             observed_Y=self.observed_Y.extend(Y),
-            inverse=_minus_outer(self.inverse, directions),
+            inverse=minus_outer(self.inverse, directions.mT),
             previous_inverse=self.inverse,
             coefficients=self.coefficients + directions.mT @ residuals,
+            logdets=self.logdets + cholesky_logdet(chol),
             information=self.information + rows.logdet(gain).clamp_min(0),
-            drift=self.drift + rows.whitened_norm(variances).clamp_min(0).sum(dim=-1),
+            drift=self.drift + self._of_first(rows.whitened_norm(variances).clamp_min(0).sum(dim=-1)),
             deviations=_join(self.deviations, deviations),
             growth=Growth(directions, residuals),
         )
@@ -219,11 +269,12 @@ class NystromRegression(Regression):
     def imagine(self, X: Tensor) -> NystromRegression:
         """Observe the mean at ``(b) x q x d`` points, which enter the dictionary."""
         # Outside its span a point would keep its variance.
-        return self.append(X, self.at(X).mean).extend_dictionary(X.shape[-2])
+        mean = self.at(X).mean
+        return self.append(X, self._of_first(mean)).extend_dictionary(X.shape[-2])
 
     def expand(self, batch_shape: torch.Size) -> NystromRegression:
         own_dims = {"dictionary": 1, "dictionary_size": 0, "information": 0, "drift": 0}
-        own_dims |= {"inverse": 3, "previous_inverse": 3, "coefficients": 3}
+        own_dims |= {"inverse": 3, "previous_inverse": 3, "coefficients": 3, "logdets": 1}
         own_dims |= {} if self.deviations is None else {"deviations": 2}
         tensors = expand_fields(self, batch_shape, **own_dims)
         X, Y = self.observed_X.expand(batch_shape), self.observed_Y.expand(batch_shape)
@@ -243,12 +294,18 @@ class NystromRegression(Regression):
         atoms = rows_at(X, tensors["dictionary"])
         subspace = Subspace(self.rows, atoms, tensors["root"])
         stored: dict[str, Any] = {name: tensors[name] for name in STORED}
+        groups = tensors["inverse"].shape[:-2]
+        if tensors["logdets"].shape != groups or tensors["information"].shape != groups[:-1]:
+            raise ValueError(f"logdets and information of {groups} groups of other shapes")
         return replace(self, subspace=subspace, observed_X=GrowingRows.of(X), observed_Y=GrowingRows.of(Y), **stored)
 
     def track(self, points: Tensor) -> TrackedNystrom:
         features = self.subspace.features(points)
+        residual = self.subspace.residual(points, features)
         blocks = self.subspace.covariance(points, features, self.inverse)
-        return TrackedNystrom(self, points, features, blocks, self._mean(features))
+        sites = None if self.num_observations else Sites.at(points, self.train_Y)
+        mean = self._mean(features).mT.contiguous().mT  # with the points next to each other, as what is added to it
+        return TrackedNystrom(self, points, features, residual, blocks, mean, sites)
 
     def _evidence(self, points: Tensor) -> Tensor:
         """Return the features, ``(b) x G x Pp x mp``."""
@@ -270,7 +327,7 @@ class NystromRegression(Regression):
     def _joint_covariance(self, X: Tensor, evidence: Tensor, unfold: Callable[[Tensor], Tensor]) -> Tensor:
         features = evidence.unflatten(-2, (-1, self.rows.rows_per_point))
         features = unfold(features.movedim(-4, -3)).movedim(-3, -4).flatten(-3, -2)  # ... x (b) x G x qp x mp
-        residual = self.rows(X, X) - features @ features.mT
+        residual = self.subspace.joint_residual(X, features)
         seen = features @ self.inverse @ features.mT
         return self.rows.covariance(self.rows.eigvals[..., None, None] * residual + seen)
 
@@ -292,7 +349,12 @@ class NystromRegression(Regression):
                 sd = distinct.deviations[..., None, place, :]
                 blocks = blocks / (sd.unsqueeze(-1) * sd.unsqueeze(-2))
             norms.append(self.rows.whitened_norm(blocks))
-        return (self.oversampling * torch.cat(norms, dim=-1)).clamp(0, 1).gather(-1, distinct.index)
+        probs = (self.oversampling * self._of_first(torch.cat(norms, dim=-1))).clamp(0, 1)
+        return probs.gather(-1, distinct.index)
+
+    def _of_first(self, values: Tensor) -> Tensor:
+        """Return the values of the first noise, if there are several."""
+        return values[0] if self.is_swept else values
 
     def _is_in_dictionary(self) -> Tensor:
         nowhere = torch.zeros(self.train_X.shape[:-1], dtype=torch.bool, device=self.dictionary.device)
@@ -302,17 +364,18 @@ class NystromRegression(Regression):
         fitted = _fit(self.rows, self.oversampling, self.observed_X, self.observed_Y, drawn, distinct)
         return replace(fitted, information=self.information, deviations=self.deviations)
 
-    def _information_bound(self) -> Tensor:
-        unseen = self.information.new_zeros(())
+    def _sum_missed(self) -> Tensor:
+        """Return ``(b) x G``, what the span misses of all observations."""
+        missed = self.information.new_zeros(())
         for place, X, features in self.subspace.in_blocks(self.train_X):
             residual = self.subspace.residual(X, features).diagonal(dim1=-2, dim2=-1)
             if self.deviations is not None:
                 residual = residual / self.deviations[..., None, place, :].square()
-            unseen = unseen + residual.sum(dim=(-2, -1))
-        # log det(I + xi v) = size * log(xi) - log det((v + I / xi)^-1)
-        eigvals = self.rows.eigvals
-        seen = self.inverse.shape[-1] * eigvals.log() - torch.linalg.slogdet(self.inverse).logabsdet
-        return self.rows.logdet(seen + eigvals * unseen).clamp_min(0) / 2
+            missed = missed + residual.sum(dim=(-2, -1))
+        return missed
+
+    def _bound_information(self, missed: Tensor) -> Tensor:
+        return self.rows.logdet(self.logdets + self.rows.eigvals * missed).clamp_min(0) / 2
 
 
 class TrackedNystrom(Tracked):
@@ -322,19 +385,37 @@ class TrackedNystrom(Tracked):
         regression: The regression.
         X: ``N x d``.
         features: ``(b) x G x Np x mp``.
+        residual: ``(b) x G x N x p x p``, what the span misses of each point.
         blocks: ``(b) x r x N x p x p``, the whitened covariances.
         mean: ``(b) x N x n``.
+        sites: All observations, if they are known to be at these points.
     """
 
     regression: NystromRegression
     mean: Tensor
 
     def __init__(
-        self, regression: NystromRegression, X: Tensor, features: Tensor, blocks: Tensor, mean: Tensor
+        self,
+        regression: NystromRegression,
+        X: Tensor,
+        features: Tensor,
+        residual: Tensor,
+        blocks: Tensor,
+        mean: Tensor,
+        sites: Sites | None = None,
     ) -> None:
         super().__init__(regression, X)
-        self.features, self.blocks = features, blocks
-        self.mean = mean
+        self.features, self.residual, self.blocks = features, residual, blocks
+        self.mean, self.sites = mean, sites
+
+    def append(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, renew: Renewal | None = None) -> Tracked:
+        places = None if self.sites is None else self.sites.find(X)
+        if self.sites is None or places is None:
+            return super().append(X, Y, noise, renew)
+        tracked = self._follow(self.regression.append(X, Y, noise, self._features_at(places)), renew)
+        assert isinstance(tracked, TrackedNystrom)
+        tracked.sites = self.sites.add(places, Y)
+        return tracked
 
     def advance(self, grown: Regression) -> Tracked:
         if not isinstance(grown, NystromRegression) or grown.growth is None:
@@ -343,7 +424,14 @@ class TrackedNystrom(Tracked):
         change = shared_product(directions, self.features.mT).mT  # (b) x r x Np x q
         own = change.unflatten(-2, (-1, grown.rows.rows_per_point))
         mean = self.mean + grown.rows.mean_of_groups(change, residuals)
-        return TrackedNystrom(grown, self.X, self.features, self.blocks - outer_by_point(own, own), mean)
+        blocks = minus_outer(self.blocks, own)
+        return TrackedNystrom(grown, self.X, self.features, self.residual, blocks, mean)
+
+    def audit(self) -> Audit:
+        if self.sites is None:
+            return super().audit()
+        seen, here = self.sites.occupied()
+        return self.regression.audit_at(seen, [(slice(None), self.mean[..., here, :], self.residual[..., here, :, :])])
 
     @property
     def covariance(self) -> Tensor:
@@ -359,13 +447,24 @@ class TrackedNystrom(Tracked):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return everything but the regression, the points and their features; :meth:`restore` takes it back."""
-        return {"blocks": self.blocks.clone(), "mean": self.mean.clone()}
+        sites = {} if self.sites is None else self.sites.tensors()
+        return {"blocks": self.blocks.clone(), "mean": self.mean.clone()} | sites
 
     def restore(self, tensors: dict[str, Tensor]) -> TrackedNystrom:
         """Return what :meth:`tensors` was made from, to the last bit."""
         if tensors["blocks"].shape != self.blocks.shape or tensors["mean"].shape != self.mean.shape:
             raise ValueError(f"blocks should have shape {tuple(self.blocks.shape)}. Save the state again.")
-        return TrackedNystrom(self.regression, self.X, self.features, tensors["blocks"], tensors["mean"])
+        blocks, mean, rest = tensors["blocks"], tensors["mean"], tensors.keys() - {"blocks", "mean"}
+        sites = (
+            Sites.at(self.X, self.regression.train_Y).restore({name: tensors[name] for name in rest}) if rest else None
+        )
+        return TrackedNystrom(self.regression, self.X, self.features, self.residual, blocks, mean, sites)
+
+    def _features_at(self, places: Tensor) -> Tensor:
+        """Return ``(b) x G x qp x mp`` at the ``(b) x q`` places."""
+        by_point = self.features.unflatten(-2, (len(self.X), -1))
+        index = places[..., None, :, None, None].expand(*by_point.shape[:-3], -1, *by_point.shape[-2:])
+        return by_point.gather(-3, index).flatten(-3, -2)
 
 
 def _fit(
@@ -391,9 +490,16 @@ def _fit(
     precision = moment + shift[..., None, None] * torch.eye(subspace.root.shape[-1], dtype=X.dtype, device=X.device)
     chol = safe_cholesky(precision, shift.expand(precision.shape[:-2]), precision, "Use a larger eta or float64.")
     inverse = torch.cholesky_inverse(chol)
+    # log det(I + xi v) = size * log(xi) + log det(v + I / xi)
+    logdets = precision.shape[-1] * rows.eigvals.log() + cholesky_logdet(chol)
     zero = X.new_zeros(X.shape[:-2])
-    solved = (inverse, inverse, inverse @ response)
+    solved = (inverse, inverse, inverse @ response, logdets)
     return NystromRegression(subspace, oversampling, observed_X, observed_Y, indices, sizes, *solved, zero, zero)
+
+
+def _sum_traces(residual: Tensor, counts: Tensor) -> Tensor:
+    """Return the sum of ``(b) x G x N x p x p`` blocks' traces, each counted so often, ``(b) x G``."""
+    return (residual.diagonal(dim1=-2, dim2=-1).sum(dim=-1).clamp_min(0) * counts.unsqueeze(-2)).sum(dim=-1)
 
 
 def _join(old: Tensor | None, new: Tensor | None) -> Tensor | None:
@@ -412,14 +518,10 @@ def _whiten_both(matrix: Tensor, deviations: Tensor | None) -> Tensor:
 
 def _diagonal_blocks(matrix: Tensor, size: int) -> Tensor:
     """Return the ``... x N x p x p`` blocks on the diagonal of ``... x Np x Np``."""
+    if matrix.shape[-1] == size:
+        return matrix.unsqueeze(-3)
     blocks = matrix.unflatten(-1, (-1, size)).unflatten(-3, (-1, size))  # ... x N x p x N x p
     return blocks.diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
-
-
-def _minus_outer(matrix: Tensor, rows: Tensor) -> Tensor:
-    """Return ``matrix - rows^T rows`` in one pass."""
-    flat = rows.flatten(end_dim=-3)
-    return torch.baddbmm(matrix.flatten(end_dim=-3), flat.mT, flat, alpha=-1).view_as(matrix)
 
 
 def _draw(probs: Tensor, generator: Generators, where: Tensor | None) -> Tensor:

@@ -90,13 +90,15 @@ class Spectrum:
     def spread_variances(self, variances: Tensor, noise: Tensor, directions: Tensor | None) -> Tensor:
         """Turn ``(b) x r x P`` whitened variances of the groups into ``(b) x P x k`` along ``(b) x k x n`` directions.
 
-        With None they are the ``(b) x P x n`` variances of the tasks. Noise is ``(b) x 1 x 1`` or ``(b) x 1 x n``.
+        With None they are the ``(b) x P x n`` variances of the tasks. Noise is ``(b) x 1 x 1`` or ``(b) x 1 x n``. In
+        memory the points are next to each other, as few long rows are faster than many short ones.
         """
         if directions is None:
-            return (variances.mT @ self.bases.square().sum(dim=-1)) * noise
+            shares = self.bases.square().sum(dim=-1) * noise  # (b) x r x n
+            return (shares.mT @ variances).mT
         whitened = directions.to(noise) * noise.sqrt()
         shares = (whitened.unsqueeze(-3) @ self.bases).square().sum(dim=-1)  # (b) x r x k
-        return variances.mT @ shares
+        return (shares.mT @ variances).mT
 
     def total(self, per_group: Tensor) -> Tensor:
         """Sum a number of each group over all its directions, ``(b) x r`` to ``(b)``."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from mtbo_torch.linalg import clamp_variances, operator_norm, variances_along
-from mtbo_torch.regression.kronecker import GroupedKernel
+from mtbo_torch.regression.kronecker import Groups
 from mtbo_torch.regression.spectrum import Spectrum
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class GroupedRows:
         rows_per_point: ``p``, here one.
     """
 
-    kernel: GroupedKernel
+    kernel: Groups
     spectrum: Spectrum
     noise: Tensor
     rows_per_point: int = 1
@@ -73,8 +73,8 @@ class GroupedRows:
         """Do the same when every group has features of its own, ``(b) x r x N p x m``."""
         # The sum over groups and features is one product.
         side_by_side = features.movedim(-3, -2).flatten(-2)
-        combined = (coefficients @ self.spectrum.bases.mT).flatten(-3, -2)
-        return side_by_side @ combined * self.noise.sqrt()
+        combined = (coefficients @ self.spectrum.bases.mT).flatten(-3, -2) * self.noise.sqrt()
+        return (combined.mT @ side_by_side.mT).mT
 
     def covariance(self, blocks: Tensor) -> Tensor:
         """Turn covariances ``... x (b) x r x Np x Np`` of rows into ``... x (b) x Nn x Nn`` ones, noise restored."""
