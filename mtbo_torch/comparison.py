@@ -29,7 +29,7 @@ from mtbo_torch.kernels import (
 )
 from mtbo_torch.linalg import NotPositiveDefiniteError
 from mtbo_torch.models import ExactMultiTaskGP
-from mtbo_torch.models.learning import learn_kernel, make_transforms, standardize
+from mtbo_torch.models.learning import count_parameters, learn_kernel, make_transforms, standardize
 
 # Smaller differences of log densities are not reliable, whatever their standard error (Sivula et al. 2020, "Uncertainty
 # in Bayesian leave-one-out cross-validation based model comparison"): a fit that stopped early already causes them.
@@ -63,8 +63,8 @@ class ComparedKernel:
         >>> X = torch.linspace(0, 1, 8, dtype=torch.double).unsqueeze(-1)
         >>> Y = torch.cat([X, X.square()], dim=-1)
         >>> row = compare_kernels(X, Y, [ICMKernel(RBFKernel(), torch.eye(2))]).best
-        >>> row.name, row.difference, row.num_parameters  # a lengthscale and the noise
-        ('ICMKernel', 0.0, 2)
+        >>> row.name, row.difference, row.num_parameters  # a lengthscale, and two noises
+        ('ICMKernel', 0.0, 3)
         >>> row.log_densities.shape
         torch.Size([8])
     """
@@ -167,7 +167,7 @@ def compare_kernels(
 ) -> KernelComparison:
     r"""Fit several kernels to the data, and compare how well they predict left-out points.
 
-    Every kernel is fitted by maximum likelihood, with one learned noise for all tasks, on inputs scaled to the unit
+    Every kernel is fitted by maximum likelihood, with a learned noise for each task, on inputs scaled to the unit
     cube and standardized values. Then the n values at each point are predicted jointly from all other points, in
     closed form (:meth:`ExactMultiTaskGP.leave_one_out`). The score is the sum of the log densities of the observed
     values. Unlike the marginal likelihood, it hardly depends on how vague the prior is. The hyperparameters are learned
@@ -296,21 +296,14 @@ def _resolve_names(kernels: object, X: Tensor, num_tasks: int) -> dict[str, Kern
 
 def _fit(name: str, kernel: Kernel, X: Tensor, Y: Tensor) -> ComparedKernel:
     model = ExactMultiTaskGP(X, Y, kernel, **make_transforms(standardize(X, Y)))
-    learn_kernel(model, SMALLEST_GAIN)
+    learn_kernel(model, SMALLEST_GAIN, is_careful=True)
     with torch.no_grad():
         log_densities = _compute_log_densities(Y, *model.leave_one_out())
         marginal = model.log_marginal_likelihood()
     if not torch.isfinite(log_densities).all():
         raise ModelFittingError("its predictions are not finite.")
-    count = _count_parameters(model)
+    count = count_parameters(model)
     return ComparedKernel(name, log_densities.sum().item(), 0.0, 0.0, marginal.item(), count, log_densities, model)
-
-
-def _count_parameters(model: ExactMultiTaskGP) -> int:
-    """Return the number of learned parameters, without rotations of a task factor W, which do not change W W^T."""
-    count = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    factors = [kernel.task_factor for kernel in model.modules() if hasattr(kernel, "task_factor")]
-    return count - sum(W.shape[-1] * (W.shape[-1] - 1) // 2 for W in factors if W.requires_grad)
 
 
 def _compute_log_densities(Y: Tensor, mean: Tensor, covariance: Tensor) -> Tensor:

@@ -35,12 +35,15 @@ from mtbo_torch.checks import (
     require_tensor,
 )
 from mtbo_torch.linalg import is_free_to_look
-from mtbo_torch.regression import MatrixKernel, SeparableSum
+from mtbo_torch.regression import IndependentTasks, MatrixKernel, SeparableSum
 
 __all__ = ["ICMKernel", "IndependentKernel", "MultiTaskKernel", "SumOfSeparableKernel", "TaskSimilarityKernel"]
-__all__ += ["default_kernel", "estimate_task_covar"]
+__all__ += ["TaskwiseKernel", "candidate_kernels", "default_kernel", "estimate_task_covar"]
 
 NO_BATCH = torch.Size()
+# Where the learning of two scales starts: from lengthscales that are so much longer and shorter than those of one, and
+# with so much of the variance in the shorter ones.
+SLOW, FAST_SHARE = 1.5, 0.4
 
 
 class MultiTaskKernel(Kernel):
@@ -354,6 +357,74 @@ class IndependentKernel(MultiTaskKernel):
         return list(zip(self.kernels, self._task_selectors, strict=True))
 
 
+class TaskwiseKernel(MultiTaskKernel):
+    r"""Tasks that share nothing, with kernels of one kind: :math:`\Gamma(x, x') = diag(k_1(x, x'), \dots, k_n(x, x'))`.
+
+    It equals an :class:`IndependentKernel` of n kernels, but all tasks are evaluated and learned at once.
+
+    Args:
+        base_kernel: A scalar kernel of batch shape ``(b) x n``: the parameters of each task.
+        active_dims: As in :class:`ICMKernel`.
+
+    Example:
+        >>> import torch
+        >>> from gpytorch.kernels import RBFKernel
+        >>> from mtbo_torch.kernels import TaskwiseKernel
+        >>> base = RBFKernel(ard_num_dims=2, batch_shape=torch.Size([3]))
+        >>> kernel = TaskwiseKernel(base)
+        >>> kernel.num_tasks, base.lengthscale.shape  # two lengthscales for each of three tasks
+        (3, torch.Size([3, 1, 2]))
+    """
+
+    def __init__(self, base_kernel: Kernel, *, active_dims: tuple[int, ...] | None = None) -> None:
+        _require_scalar_kernel("base_kernel", base_kernel)
+        if not base_kernel.batch_shape:
+            raise ValueError(
+                "base_kernel should have a batch dimension for the tasks, got a kernel without. "
+                "Build it with batch_shape=torch.Size([n])."
+            )
+        super().__init__(active_dims=active_dims)
+        self.base_kernel = base_kernel
+        self.num_tasks = base_kernel.batch_shape[-1]
+        selectors = torch.diag_embed(torch.eye(self.num_tasks))
+        self.register_buffer("_task_selectors", selectors, persistent=False)
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """``(b)``, without the tasks."""
+        return self.base_kernel.batch_shape[:-1]
+
+    def __getitem__(self, index: Any) -> Kernel:
+        if not self.batch_shape:
+            return self
+        selected = deepcopy(self)  # GPyTorch's own way would take the tasks for a batch
+        selected.base_kernel = self.base_kernel[index]
+        return selected
+
+    def terms(self) -> list[tuple[Kernel, Tensor]]:
+        return [(_KernelOfTask(self.base_kernel, i), selector) for i, selector in enumerate(self._task_selectors)]
+
+    def independent(self) -> TaskwiseKernel:
+        """Return a copy: the tasks share nothing."""
+        return deepcopy(self)
+
+
+class _KernelOfTask(Kernel):
+    """The kernel of one task out of those that are evaluated at once."""
+
+    def __init__(self, kernels: Kernel, task: int) -> None:
+        super().__init__()
+        self.kernels, self.task = kernels, task
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.kernels.batch_shape[:-1]
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: object) -> Tensor:
+        values = self.kernels(x1.unsqueeze(-3), x2.unsqueeze(-3), diag=diag, **params)
+        return values.select(-2, self.task) if diag else values.to_dense().select(-3, self.task)
+
+
 def default_kernel(num_tasks: int, num_inputs: int, batch_shape: torch.Size = NO_BATCH) -> ICMKernel:
     """Return the kernel to be learned when none is given: BoTorch's RBF kernel, and a B of full rank.
 
@@ -374,8 +445,60 @@ def default_kernel(num_tasks: int, num_inputs: int, batch_shape: torch.Size = NO
     require_count("num_inputs", num_inputs, "Pass the number of inputs d.")
     if not isinstance(batch_shape, torch.Size):
         raise ValueError(f"batch_shape should be a torch.Size, got {batch_shape!r}. Pass for instance torch.Size([2]).")
-    base = get_covar_module_with_dim_scaled_prior(ard_num_dims=num_inputs, batch_shape=batch_shape)
-    return ICMKernel(base, num_tasks=num_tasks)
+    return ICMKernel(_make_rbf(num_inputs, batch_shape), num_tasks=num_tasks)
+
+
+def candidate_kernels(
+    num_tasks: int, num_inputs: int, batch_shape: torch.Size = NO_BATCH
+) -> dict[str, MultiTaskKernel]:
+    r"""Return the kernels from which data can choose when none is given, by name.
+
+    * shared: :func:`default_kernel`, :math:`k B`
+    * shared, two scales: :math:`(k + s k') B`, with lengthscales for slow and others for fast changes
+    * own: :math:`diag(s_1 k_1, \dots, s_n k_n)`, each task with lengthscales of its own
+    * own, two scales: :math:`diag(s_1 k_1 + s_1' k_1', \dots)`
+
+    All lengthscales have BoTorch's prior. A single task has nothing to share, and has the first two only.
+
+    Args:
+        num_tasks: The number of tasks n.
+        num_inputs: The number of inputs d.
+        batch_shape: ``(b)``, to learn a kernel for each data set of a batch.
+
+    Example:
+        >>> from mtbo_torch.kernels import candidate_kernels
+        >>> list(candidate_kernels(num_tasks=2, num_inputs=3))
+        ['shared', 'shared, two scales', 'own', 'own, two scales']
+    """
+    shared = default_kernel(num_tasks, num_inputs, batch_shape)
+    slow, fast = _make_rbf(num_inputs, batch_shape, SLOW), _make_rbf(num_inputs, batch_shape, 1 / SLOW)
+    both = AdditiveKernel(slow, _scale(fast, FAST_SHARE))
+    candidates: dict[str, MultiTaskKernel] = {
+        "shared": shared,
+        "shared, two scales": ICMKernel(both, num_tasks=num_tasks),
+    }
+    if num_tasks == 1:
+        return candidates
+    each = torch.Size([*batch_shape, num_tasks])
+    slow, fast = _make_rbf(num_inputs, each, SLOW), _make_rbf(num_inputs, each, 1 / SLOW)
+    both = AdditiveKernel(_scale(slow, 1.0), _scale(fast, FAST_SHARE))
+    return candidates | {
+        "own": TaskwiseKernel(_scale(_make_rbf(num_inputs, each), 1.0)),
+        "own, two scales": TaskwiseKernel(both),
+    }
+
+
+def _make_rbf(num_inputs: int, batch_shape: torch.Size, stretch: float = 1.0) -> Kernel:
+    """Return BoTorch's RBF kernel, to be learned from lengthscales that are stretched."""
+    kernel = get_covar_module_with_dim_scaled_prior(ard_num_dims=num_inputs, batch_shape=batch_shape)
+    kernel.lengthscale = stretch * kernel.lengthscale.detach()
+    return kernel
+
+
+def _scale(kernel: Kernel, start: float) -> ScaleKernel:
+    scaled = ScaleKernel(kernel, batch_shape=kernel.batch_shape)
+    scaled.outputscale = start
+    return scaled
 
 
 def num_tasks_of(name: str, kernel: object) -> int:
@@ -414,11 +537,13 @@ def shared_parameter(kernel: Kernel, batch_shape: torch.Size) -> str | None:
         kernel: The kernel.
         batch_shape: ``(b)``.
     """
+    taskwise = [part for part in kernel.modules() if isinstance(part, TaskwiseKernel)]
+    sizes = {inner: (part.num_tasks,) for part in taskwise for inner in part.base_kernel.modules()}
     for path, part in kernel.named_modules():
         for name, parameter in part.named_parameters(recurse=False):
             is_batched = parameter.shape[: len(batch_shape)] == batch_shape
             if isinstance(part, Kernel):  # a task factor may look like a batch
-                is_batched &= part.batch_shape == batch_shape
+                is_batched &= part.batch_shape == (*batch_shape, *sizes.get(part, ()))
             if parameter.requires_grad and not is_batched:
                 return f"{path}.{name}" if path else name
     return None
@@ -531,6 +656,8 @@ def adapt_kernel(kernel: Kernel, num_tasks: int) -> MatrixKernel:
     """Return a multi-task kernel as the regression takes it: as a sum of separable terms if it is one of ours."""
     if not isinstance(kernel, MultiTaskKernel):
         return MatrixAdapter(kernel, num_tasks)
+    if isinstance(kernel, TaskwiseKernel):
+        return IndependentTasks(ScalarAdapter(kernel.base_kernel, kernel.active_dims), kernel.num_tasks)
     merged: dict[int, tuple[Kernel, Tensor]] = {}
     for base, task_covar in kernel.terms():  # k B1 + k B2 = k (B1 + B2)
         known = merged.get(id(base))
@@ -548,8 +675,8 @@ class ScalarAdapter:
 
     def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
         X1, X2 = self._select(X1), self._select(X2)
-        if X1.requires_grad and type(self.kernel) is RBFKernel and not self.kernel.raw_lengthscale.requires_grad:
-            return _rbf(self.kernel, X1, X2)
+        if X1.requires_grad and _is_plain(self.kernel):
+            return _evaluate_plain(self.kernel, X1, X2)
         if X1.requires_grad and X1.shape == X2.shape and X1.numel() and not is_free_to_look(X1):
             # GPyTorch compares as many points with as many others, which waits for the device: so one more.
             return self._evaluate(torch.cat([X1, X1[..., :1, :]], dim=-2), X2)[..., :-1, :]
@@ -564,8 +691,7 @@ class ScalarAdapter:
         variance = _constant_variance(self.kernel)
         if variance is None:
             return self.kernel(self._select(X), diag=True)
-        batch_shape = torch.broadcast_shapes(X.shape[:-2], variance.shape)
-        return variance.to(X).unsqueeze(-1).expand(*batch_shape, X.shape[-2])
+        return variance.to(X).unsqueeze(-1) + torch.zeros_like(X[..., 0])
 
     def _select(self, X: Tensor) -> Tensor:
         return X if self.active_dims is None else X.index_select(-1, self.active_dims)
@@ -577,7 +703,7 @@ def _constant_variance(kernel: Kernel) -> Tensor | None:
     GPyTorch's own way compares the points with themselves, which waits for the device in every acquisition.
     """
     if type(kernel) in (RBFKernel, MaternKernel):
-        return kernel.lengthscale.new_ones(kernel.batch_shape)
+        return kernel.raw_lengthscale.new_ones(kernel.batch_shape)
     if type(kernel) is ScaleKernel:
         inner = _constant_variance(kernel.base_kernel)
         return None if inner is None else kernel.outputscale * inner
@@ -587,6 +713,25 @@ def _constant_variance(kernel: Kernel) -> Tensor | None:
         if len(known) == len(parts):
             return reduce(torch.add if type(kernel) is AdditiveKernel else torch.mul, known)
     return None
+
+
+def _is_plain(kernel: Kernel) -> bool:
+    """Return whether a kernel is a combination of RBF kernels without anything to be learned."""
+    if type(kernel) is RBFKernel:
+        return not kernel.raw_lengthscale.requires_grad
+    if kernel.active_dims is not None:
+        return False
+    if type(kernel) is ScaleKernel:
+        return not kernel.raw_outputscale.requires_grad and _is_plain(kernel.base_kernel)
+    return type(kernel) is AdditiveKernel and all(map(_is_plain, kernel.kernels))
+
+
+def _evaluate_plain(kernel: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
+    if type(kernel) is RBFKernel:
+        return _rbf(kernel, X1, X2)
+    if type(kernel) is ScaleKernel:
+        return kernel.outputscale[..., None, None] * _evaluate_plain(kernel.base_kernel, X1, X2)
+    return reduce(torch.add, [_evaluate_plain(part, X1, X2) for part in kernel.kernels])
 
 
 def _rbf(kernel: RBFKernel, X1: Tensor, X2: Tensor) -> Tensor:

@@ -234,7 +234,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
         if self._shown is not None:
             directions = self._shown if directions is None else directions @ self._shown.to(directions)
         swept = mixture.sweep(self.surrogate)
-        return find_bounds(swept.at(points), mixture.radii(swept), directions)
+        return find_bounds(swept.at(points), mixture.judge(swept)[0], directions)
 
     def place(self, X: Tensor) -> Tensor:
         """Take ``... x q x d`` points behind the input transform, where :attr:`surrogate` takes them."""

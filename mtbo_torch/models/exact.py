@@ -22,10 +22,10 @@ class ExactMultiTaskGP(MultiTaskGPModel):
     with :math:`G_t = [\Gamma(x_i, x_j)]_{ij}` between the t points observed and :math:`G_t(x) = [\Gamma(x_i, x)]_i`.
     The posterior has all covariances between tasks.
 
-    For kernels ``k B`` (and sums whose task matrices commute) a fit costs :math:`O(r t^3)` with r the
-    number of distinct non-zero eigenvalues of B, conditioning on a point :math:`O(r t^2)`, and mean and norm at a
-    point :math:`O(t^2)` whatever the number of tasks (:math:`O(r t^2)` if each has a noise of its own); other kernels
-    work on the ``nt x nt`` matrix.
+    For kernels ``k B`` (and sums whose task matrices commute, if all tasks have one noise) a fit costs
+    :math:`O(r t^3)` with r the number of distinct non-zero eigenvalues of B, conditioning on a point :math:`O(r t^2)`,
+    and mean and norm at a point :math:`O(t^2)` whatever the number of tasks (:math:`O(r t^2)` if each has a noise of
+    its own); other kernels work on the ``nt x nt`` matrix.
 
     If u values are missing, a fit for ``k B`` costs :math:`O(u^3)` more, conditioning on a point
     :math:`O(r u t^2 + u^3)`, and mean and norm :math:`O(r t (t + u) + n u^2)`. Other kernels, and all kernels
@@ -38,7 +38,8 @@ class ExactMultiTaskGP(MultiTaskGPModel):
         covar_module: The multi-task kernel. By default an :class:`ICMKernel` with an RBF kernel with one lengthscale
             per input and a full-rank B, all learned.
         eta: The regularizer, or the noise variance: a number, ``n`` numbers (one for each task), or either with a
-            batch shape, ``(b) x 1`` or ``(b) x n``. It stays fixed. With None the noise is learned.
+            batch shape, ``(b) x 1`` or ``(b) x n``. It stays fixed. With None the noise of each task
+            is learned.
         mean_module: The prior mean; zero by default, as in the paper. A GPyTorch mean for one output (used for
             every task) or a ``MultitaskMean``.
         likelihood: A ``MultitaskGaussianLikelihood`` of rank 0, in place of `eta`.

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Self
 
 import torch
+from botorch.exceptions.warnings import OptimizationWarning
 from botorch.fit import fit_gpytorch_mll
 from botorch.models.transforms import Normalize, Standardize
 from botorch.utils.sampling import manual_seed
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
-from mtbo_torch.models import MultiTaskGPModel
+from mtbo_torch.models import ExactMultiTaskGP, MultiTaskGPModel
+from mtbo_torch.models.noise import make_learned_noise, set_noise
 from mtbo_torch.models.objective import expect_variances
 from mtbo_torch.models.outcomes import learn_transform
 from mtbo_torch.surrogate import Units
@@ -79,12 +82,52 @@ def make_transforms(units: Units) -> dict[str, Any]:
     return {"input_transform": inputs, "outcome_transform": outcomes.eval()}
 
 
-def learn_kernel(model: MultiTaskGPModel, smallest_gain: float = SMALLEST_GAIN) -> None:
-    """Maximize the marginal likelihood; where that fails, BoTorch's ``ModelFittingError`` says so."""
+def learn_kernel(model: MultiTaskGPModel, smallest_gain: float = SMALLEST_GAIN, is_careful: bool = False) -> None:
+    """Maximize the marginal likelihood; where that fails, BoTorch's ``ModelFittingError`` says so.
+
+    Args:
+        model: The model.
+        smallest_gain: The relative gain per value below which learning stops.
+        is_careful: Whether one noise for all tasks is learned before that of each. Otherwise learning ends now and then
+            with short lengthscales and hardly any noise; but where one task fits badly, the others are better off.
+    """
     expect_variances(model)
+    own = model.likelihood
+    noises = getattr(own, "raw_task_noises", None)
+    if is_careful and model.num_outputs > 1 and noises is not None and noises.requires_grad:
+        model.likelihood = make_learned_noise(model.num_outputs, model.batch_shape, is_shared=True).to(own.task_noises)
+        try:
+            _maximize_likelihood(model, smallest_gain)
+            set_noise(own, model.noise)
+        finally:
+            model.likelihood = own
+    _maximize_likelihood(model, smallest_gain)
+
+
+def _maximize_likelihood(model: MultiTaskGPModel, smallest_gain: float) -> None:
     with torch.enable_grad(), manual_seed(0):  # further attempts start at random
         mll = ExactMarginalLogLikelihood(model.likelihood, model)
         # BoTorch's optimizer for batches insists on hearing that the other name of this option is not meant.
         other_name = {"factr": None} if model._aug_batch_shape.numel() > 1 else {}
         rounding = 100 * torch.finfo(model.train_targets.dtype).eps  # gains that small are made up
-        fit_gpytorch_mll(mll, optimizer_kwargs={"options": {"ftol": max(smallest_gain, rounding)} | other_name})
+        with warnings.catch_warnings():
+            # Attempts that fail are made again, and the error comes if all do.
+            warnings.simplefilter("ignore", OptimizationWarning)
+            fit_gpytorch_mll(mll, optimizer_kwargs={"options": {"ftol": max(smallest_gain, rounding)} | other_name})
+
+
+def score_kernel(model: ExactMultiTaskGP) -> Tensor:
+    """Return ``(b)``, how well a kernel suits the data: its log marginal likelihood, less the parameters learned.
+
+    Each parameter costs one: by so much does learning it flatter the kernel (Akaike 1974).
+    """
+    with torch.no_grad():
+        return model.log_marginal_likelihood() - count_parameters(model)
+
+
+def count_parameters(model: MultiTaskGPModel) -> int:
+    """Return the number of parameters learned for each data set, without rotations of W, which do not change W W^T."""
+    count = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    factors = [kernel.task_factor for kernel in model.modules() if hasattr(kernel, "task_factor")]
+    rotations = sum(W.shape[-1] * (W.shape[-1] - 1) // 2 for W in factors if W.requires_grad)
+    return count // max(1, model.batch_shape.numel()) - rotations

@@ -72,19 +72,10 @@ class ObservedNoise(_GaussianLikelihoodBase):
 
 
 def likelihood_of(eta: float | Tensor | None, num_tasks: int, train_X: Tensor) -> MultitaskGaussianLikelihood:
-    """Return the likelihood of a fixed noise variance, for all tasks or each; of a learned one with None."""
+    """Return the likelihood of a fixed noise variance, for all tasks or each; of one learned for each with None."""
     batch_shape = train_X.shape[:-2]
     if eta is None:
-        prior = LogNormalPrior(loc=-4.0, scale=1.0)
-        likelihood = MultitaskGaussianLikelihood(
-            num_tasks,
-            batch_shape=batch_shape,
-            noise_constraint=GreaterThan(MIN_LEARNED_NOISE, initial_value=prior.mode),
-            has_task_noise=False,
-        )
-        # GPyTorch's own registration cannot set what was drawn, and so BoTorch could not start a fit once more.
-        likelihood.register_prior("raw_noise_prior", prior, noise_of, set_noise)
-        return likelihood
+        return make_learned_noise(num_tasks, batch_shape)
     require_positive("eta", eta, "Pass a positive number, for instance 0.1, or None to learn the noise.")
     value = torch.as_tensor(eta, dtype=train_X.dtype, device=train_X.device)
     value = value if value.dim() else value.unsqueeze(-1)
@@ -108,6 +99,21 @@ def likelihood_of(eta: float | Tensor | None, num_tasks: int, train_X: Tensor) -
     return likelihood.requires_grad_(False)
 
 
+def make_learned_noise(num_tasks: int, batch_shape: torch.Size, is_shared: bool = False) -> MultitaskGaussianLikelihood:
+    """Return the likelihood of a noise that is learned, for each of n tasks or one for all."""
+    prior = LogNormalPrior(loc=-4.0, scale=1.0)
+    likelihood = MultitaskGaussianLikelihood(
+        num_tasks,
+        batch_shape=batch_shape,
+        noise_constraint=GreaterThan(MIN_LEARNED_NOISE, initial_value=prior.mode),
+        has_global_noise=is_shared,
+        has_task_noise=not is_shared,
+    )
+    # GPyTorch's own registration cannot set what was drawn, and so BoTorch could not start a fit once more.
+    likelihood.register_prior("learned_noise_prior", prior, noise_of, set_noise)
+    return likelihood
+
+
 def noise_of(likelihood: Likelihood) -> Tensor:
     """Return the noise, ``(b) x 1`` (the same for all tasks) or ``(b) x n``."""
     if isinstance(likelihood, ObservedNoise):
@@ -121,8 +127,12 @@ def noise_of(likelihood: Likelihood) -> Tensor:
 
 
 def set_noise(likelihood: MultitaskGaussianLikelihood, noise: Tensor) -> None:
-    """Start learning one noise for all tasks from this value."""
-    likelihood.noise = noise.detach().clamp_min(1.001 * MIN_LEARNED_NOISE)
+    """Start learning from this noise, ``(b) x 1`` or ``(b) x n``."""
+    start = noise.detach().to(noise_of(likelihood)).clamp_min(1.001 * MIN_LEARNED_NOISE)
+    if likelihood.has_task_noise:
+        likelihood.task_noises = start.expand_as(likelihood.task_noises)
+    else:
+        likelihood.noise = start
 
 
 def require_likelihood(likelihood: object, num_tasks: int) -> None:
