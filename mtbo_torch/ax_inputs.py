@@ -14,8 +14,15 @@ from torch import Tensor
 from mtbo_torch.acquisition import NystromScalarizedMultiTaskUCB, ScalarizedMultiTaskUCB
 from mtbo_torch.checks import require_tensor
 from mtbo_torch.confidence import DEFAULT_EPSILON, exact_radius, nystrom_radius
+from mtbo_torch.improvement import LogAverageImprovement
 from mtbo_torch.models import MultiTaskGPModel, NystromMultiTaskGP
-from mtbo_torch.scalarizations import ChebyshevScalarization, ObjectiveScalarization, Scalarization, WeightDistribution
+from mtbo_torch.scalarizations import (
+    ChebyshevScalarization,
+    HypervolumeScalarization,
+    ObjectiveScalarization,
+    Scalarization,
+    WeightDistribution,
+)
 
 
 def estimate_radius(model: Model, delta: float = 0.1) -> Tensor:
@@ -96,22 +103,11 @@ def construct_inputs_scalarized_ucb(
         delta: The probability of failure of the estimated radius, in ``(0, 1]``.
         bound: ``"norm"`` or ``"ellipsoid"``.
     """
-    if constraints is not None and constraints_tuple is None:
-        raise UnsupportedError(
-            "constraints should come with constraints_tuple, got functions only: constraints have to be linear in the "
-            "outcomes. Pass the pair of A and c, which means A y <= c."
-        )
-    if not hasattr(model, "posterior"):
-        raise ValueError(f"model should be a BoTorch model, got {type(model).__name__}. Pass the fitted model.")
-    for name, value in (("ref_point", ref_point), ("X_baseline", X_baseline), ("X_pending", X_pending)):
-        if value is not None:
-            require_tensor(name, value, "Pass what Ax hands over.")
+    tensors = {"ref_point": ref_point, "X_baseline": X_baseline, "X_pending": X_pending}
+    _require_handed_over(model, constraints, constraints_tuple, tensors)
     outcomes, coefficients = _find_objectives(model, objective)
-    if scalarization is None and weights is None and not torch.all(coefficients.abs() == 1):
-        raise UnsupportedError(
-            f"objective should have coefficients of 1 and -1, got {coefficients.tolist()}: a sum of outcomes is one "
-            "objective. Separate objectives by commas, or pass scalarization=LinearScalarization with weights."
-        )
+    if scalarization is None and weights is None:
+        _require_signs(coefficients, "or pass scalarization=LinearScalarization with weights")
     if scalarization is None or isinstance(scalarization, type):
         round_number = sum(X.shape[-2] for X in (X_baseline, X_pending) if X is not None)
         of_objectives = _draw(scalarization, weights, ref_point, coefficients, round_number)
@@ -133,6 +129,77 @@ def construct_inputs_scalarized_ucb(
         "constraints": constraints_tuple,
         "infeasible_value": worst,
     }
+
+
+@acqf_input_constructor(LogAverageImprovement)
+def construct_inputs_average_improvement(
+    model: Model,
+    objective: IdentityMCMultiOutputObjective | None = None,
+    ref_point: Tensor | None = None,
+    constraints: object = None,
+    constraints_tuple: tuple[Tensor, Tensor] | None = None,
+    X_baseline: Tensor | None = None,
+    X_pending: Tensor | None = None,
+    scalarization: type[Scalarization] = HypervolumeScalarization,
+    weights: Tensor | None = None,
+    seed: int | None = None,
+) -> dict[str, Any]:
+    """Return the arguments of :class:`LogAverageImprovement` from what Ax knows; the last three are the user's options.
+
+    Args:
+        model: The fitted model, with m outputs.
+        objective: The n objectives: outcomes with their signs. All outputs, maximized, by default.
+        ref_point: ``n``, the objectives' thresholds, all to be exceeded; NaN where there is none.
+        constraints: The constraints on outcomes as functions, which are not used: they have to be linear, and given as
+        constraints_tuple: ``m' x m`` and ``m' x 1``.
+        X_baseline: ``t x d``, observed points.
+        X_pending: ``p x d``, points that are being evaluated.
+        scalarization: As in :class:`LogAverageImprovement`.
+        weights: ``W x n``, of the objectives in the order of the outcomes.
+        seed: As in :class:`LogAverageImprovement`.
+    """
+    tensors = {"ref_point": ref_point, "X_baseline": X_baseline, "X_pending": X_pending}
+    _require_handed_over(model, constraints, constraints_tuple, tensors)
+    outcomes, coefficients = _find_objectives(model, objective)
+    _require_signs(coefficients, "or use another acquisition function")
+    signs = torch.zeros(model.num_outputs, dtype=torch.long)
+    signs[outcomes] = coefficients.long().to(signs)
+    if ref_point is not None:
+        ref_point = (ref_point * coefficients.to(ref_point))[outcomes.argsort()]
+    return {
+        "model": model,
+        "ref_point": ref_point,
+        "X_baseline": X_baseline,
+        "X_pending": X_pending,
+        "signs": signs.tolist(),
+        "constraints": constraints_tuple,
+        "scalarization": scalarization,
+        "weights": weights,
+        "seed": seed,
+    }
+
+
+def _require_handed_over(
+    model: object, constraints: object, constraints_tuple: object, tensors: dict[str, Tensor | None]
+) -> None:
+    if constraints is not None and constraints_tuple is None:
+        raise UnsupportedError(
+            "constraints should come with constraints_tuple, got functions only: constraints have to be linear in the "
+            "outcomes. Pass the pair of A and c, which means A y <= c."
+        )
+    if not hasattr(model, "posterior"):
+        raise ValueError(f"model should be a BoTorch model, got {type(model).__name__}. Pass the fitted model.")
+    for name, value in tensors.items():
+        if value is not None:
+            require_tensor(name, value, "Pass what Ax hands over.")
+
+
+def _require_signs(coefficients: Tensor, remedy: str) -> None:
+    if not torch.all(coefficients.abs() == 1):
+        raise UnsupportedError(
+            f"objective should have coefficients of 1 and -1, got {coefficients.tolist()}: a sum of outcomes is one "
+            f"objective. Separate objectives by commas, {remedy}."
+        )
 
 
 def _find_objectives(model: Model, objective: object) -> tuple[Tensor, Tensor]:

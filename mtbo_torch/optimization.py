@@ -19,7 +19,12 @@ FLAT = 1e-6
 
 
 def maximize(
-    function: Callable[[Tensor], Tensor], bounds: Tensor, seeds: Sequence[int], num_restarts: int, raw_samples: int
+    function: Callable[[Tensor], Tensor],
+    bounds: Tensor,
+    seeds: Sequence[int],
+    num_restarts: int,
+    raw_samples: int,
+    extra: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Maximize each of b functions, by one call of BoTorch's batched L-BFGS-B from several starts each.
 
@@ -31,6 +36,7 @@ def maximize(
         seeds: One for each of the b functions, for choosing the starts.
         num_restarts: The number of starts for each function.
         raw_samples: The number of Sobol points from which the starts are chosen.
+        extra: ``S x b x d``, more points to choose them from.
 
     Returns:
         The maximizers ``b x d`` and the maxima ``b``.
@@ -46,6 +52,7 @@ def maximize(
     """
     unit = torch.stack([draw_sobol(bounds.shape[-1], raw_samples, seed) for seed in seeds], dim=1).to(bounds)
     raw = bounds[0] + (bounds[1] - bounds[0]) * unit
+    raw = raw if extra is None else torch.cat([raw, extra])
     with torch.no_grad():
         values = function(raw)
     starts = [_choose_starts(raw[:, i], values[:, i], num_restarts, seed) for i, seed in enumerate(seeds)]

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from mtbo_torch.checks import require_finite, require_positive, require_tensor
 from mtbo_torch.experiments.storage import write_atomically
+from mtbo_torch.intervals import Mixture
+from mtbo_torch.models import MultiTaskGPModel
 
 # Okabe and Ito's palette, distinguishable with any kind of color vision, with gray in place of its yellow.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
@@ -217,7 +219,7 @@ def plot_posterior(
     train_X: Tensor | None = None,
     train_Y: Tensor | None = None,
     ax: Axes | None = None,
-    radius: float = 2.0,
+    radius: float | Mixture = 2.0,
     names: Sequence[str] | None = None,
 ) -> Axes:
     r"""Plot each task's posterior mean and a band of ``radius`` standard deviations around it, in one color per task.
@@ -230,8 +232,8 @@ def plot_posterior(
         train_X: ``t x 1``, to draw the observations as well.
         train_Y: ``t x n``; NaN for missing values.
         ax: The axes to draw on; a new figure by default.
-        radius: The half-width of the bands. With :func:`~mtbo_torch.exact_radius` of the model, all tasks lie in
-            their bands everywhere with probability 1 - delta.
+        radius: The half-width of the bands; or a :class:`~mtbo_torch.Mixture`, for a model of ours, to draw its
+            intervals, in which all tasks lie everywhere with probability 1 - delta.
         names: The names of the n tasks.
 
     Example:
@@ -248,14 +250,26 @@ def plot_posterior(
     X = require_tensor("X", X, "Pass one row per point.")
     if X.dim() != 2 or not len(X):
         raise ValueError(f"X should be `N x d`, got shape {tuple(X.shape)}. Pass one row per point.")
-    require_positive("radius", radius, "Pass the half-width of the bands in standard deviations.", allow_zero=True)
+    if isinstance(radius, Mixture):
+        if not isinstance(model, MultiTaskGPModel):
+            raise ValueError(
+                f"radius should be a number for a {type(model).__name__}, got a Mixture. Use a model of ours."
+            )
+    else:
+        require_positive("radius", radius, "Pass the half-width of the bands in standard deviations.", allow_zero=True)
     if isinstance(radius, Tensor) and radius.dim():
         raise ValueError(f"radius should be one number, got shape {tuple(radius.shape)}. Pass the radius of one model.")
     if (train_X is None) != (train_Y is None):
         raise ValueError("train_X and train_Y should be given together, got one of them. Pass both, or neither.")
     with torch.no_grad():
         posterior = model.posterior(X)
-        mean, sd = _to_cpu(posterior.mean), _to_cpu(posterior.variance.clamp_min(0).sqrt())
+        mean = _to_cpu(posterior.mean)
+        if isinstance(radius, Mixture):
+            assert isinstance(model, MultiTaskGPModel)
+            lower, upper = (_to_cpu(bound) for bound in model.intervals(X, radius))
+        else:
+            half = radius * _to_cpu(posterior.variance.clamp_min(0).sqrt())
+            lower, upper = mean - half, mean + half
     if mean.dim() != 2:
         raise ValueError(f"model should be a single one, got a batch of {tuple(mean.shape[:-2])}. Select one of them.")
     labels = _resolve_names(names, mean.shape[-1])
@@ -266,8 +280,7 @@ def plot_posterior(
     for i, label in enumerate(labels):
         color = COLORS[i % len(COLORS)]
         ax.plot(along, mean[:, i], color=color, linestyle=STYLES[i // len(COLORS) % len(STYLES)], label=label)
-        low, high = mean[:, i] - radius * sd[:, i], mean[:, i] + radius * sd[:, i]
-        ax.fill_between(along, low, high, color=color, alpha=0.2, linewidth=0)
+        ax.fill_between(along, lower[:, i], upper[:, i], color=color, alpha=0.2, linewidth=0)
     if train_X is not None and train_Y is not None:
         for i, values in enumerate(_to_cpu(train_Y).unbind(dim=-1)):
             color = COLORS[i % len(COLORS)]

@@ -21,6 +21,8 @@ from mtbo_torch.checks import (
 )
 from mtbo_torch.regression import Belief
 
+# How wide a rounded kink is, as a share of what is uncertain.
+ROUND_SHARE = 0.3
 # By how much the sums of a box may miss one.
 ROUNDING = 1e-6
 
@@ -54,7 +56,7 @@ class Scalarization(MCAcquisitionObjective, ABC):
 
     def __init__(self, weights: Tensor) -> None:
         super().__init__()
-        _require_weights(weights)
+        require_weights(weights)
         self.register_buffer("weights", weights)
 
     @classmethod
@@ -111,6 +113,15 @@ class Scalarization(MCAcquisitionObjective, ABC):
             deviations: ``... x q x k``, :math:`\delta`.
         """
         return self(mean + deviations)
+
+    def round_off(self, Y: Tensor, deviations: Tensor) -> Tensor:
+        r"""Return :math:`s_\lambda(y)`, ``... x q``, with its kinks rounded off, for a search that follows gradients.
+
+        Args:
+            Y: ``... x q x n``, y.
+            deviations: ``... x q x n`` or ``... x q x 1``, how uncertain y is: the kinks are as wide as a share of it.
+        """
+        return self(Y)
 
     def for_search(self) -> Scalarization:
         """Return a scalarization with the same best points whose search is never on a plateau."""
@@ -203,10 +214,30 @@ class ChebyshevScalarization(Scalarization):
         r"""``(b)``, :math:`\max_i \lambda_i`."""
         return self.weights.amax(dim=-1)
 
-    def _scalarize(self, Y: Tensor) -> Tensor:
+    def round_off(self, Y: Tensor, deviations: Tensor) -> Tensor:
+        r"""Return :math:`\tau \log n - \tau \log \sum_i \exp(-\lambda_i (y_i - z_i) / \tau)`, ``... x q``.
+
+        That is never below :math:`s_\lambda(y)`, and at most :math:`\tau \log n` above it. :math:`\tau` is 0.3 times
+        the average of :math:`\lambda_i` times the deviation.
+
+        Args:
+            Y: ``... x q x n``, y.
+            deviations: ``... x q x n`` or ``... x q x 1``.
+        """
+        width = ROUND_SHARE * (_beside_points(self.weights, Y) * deviations).mean(dim=-1, keepdim=True)
+        width = width.clamp_min(torch.finfo(Y.dtype).tiny ** 0.5)
+        parts = self._weigh(Y)
+        smallest = parts.detach().amin(dim=-1, keepdim=True)
+        rest = ((smallest - parts) / width).exp().mean(dim=-1, keepdim=True)
+        return (smallest - width * rest.log()).squeeze(-1)
+
+    def _weigh(self, Y: Tensor) -> Tensor:
         if self.ref_point is not None:
             Y = Y - _beside_points(self.ref_point, Y)
-        return (_beside_points(self.weights, Y) * Y).amin(dim=-1)
+        return _beside_points(self.weights, Y) * Y
+
+    def _scalarize(self, Y: Tensor) -> Tensor:
+        return self._weigh(Y).amin(dim=-1)
 
 
 class HypervolumeScalarization(Scalarization):
@@ -348,6 +379,10 @@ class ObjectiveScalarization(Scalarization):
 
     def upper_bound(self, mean: Tensor, deviations: Tensor) -> Tensor:
         return self.scalarization.upper_bound(mean @ self.objectives.to(mean).mT, deviations)
+
+    def for_search(self) -> ObjectiveScalarization:
+        inner = self.scalarization.for_search()
+        return self if inner is self.scalarization else ObjectiveScalarization(inner, self.objectives)
 
     def on_objectives(self, belief: Belief) -> tuple[Scalarization, Belief]:
         return self.scalarization, belief.mapped(self.objectives, keeps_norm=self.keeps_norm)
@@ -596,7 +631,7 @@ class FixedWeights(WeightDistribution):
     """
 
     def __init__(self, weights: Tensor) -> None:
-        _require_weights(weights)
+        require_weights(weights)
         if weights.dim() != 1:
             raise ValueError(
                 f"weights should be a vector with one entry per task, got shape {tuple(weights.shape)}. "
@@ -641,7 +676,8 @@ def _require_point(name: str, point: object, weights: Tensor) -> None:
     require_finite(name, point)
 
 
-def _require_weights(weights: object) -> None:
+def require_weights(weights: object) -> None:
+    """Refuse anything but non-negative ``(b) x n`` weights."""
     weights = require_tensor("weights", weights, "Pass one non-negative number per task.")
     if weights.dim() == 0 or weights.shape[-1] == 0:
         raise ValueError(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mtbo_torch.checks import require_bounds, require_choices, require_count
 from mtbo_torch.optimization import maximize
-from mtbo_torch.regression import Belief
+from mtbo_torch.regression import Belief, rows_at
 from mtbo_torch.surrogate import Surrogate
 
 DEFAULT_RESTARTS, DEFAULT_RAW_SAMPLES = 10, 256
@@ -28,10 +28,12 @@ class Search:
 
     Attributes:
         surrogate: What is known.
-        acquire: Takes what is known inside the surrogate at ``... x (b) x q`` points to their values.
+        acquire: Takes what is known inside the surrogate at ``... x (b) x q`` points to ``... x (b) x q x c`` values,
+            the first of which is maximized.
         used: ``(b) x t x d``, points told or pending.
         generators: One for each data set of the surrogate.
         needs_variances: Whether `acquire` looks at more than mean and norm.
+        starts: ``(b) x S x d`` points of the unit cube, which stands for the space's hull, to start from as well.
     """
 
     surrogate: Surrogate
@@ -39,6 +41,7 @@ class Search:
     used: Tensor
     generators: Sequence[torch.Generator]
     needs_variances: bool
+    starts: Tensor | None = None
 
 
 class Space(ABC):
@@ -47,9 +50,11 @@ class Space(ABC):
     Attributes:
         points: The points that span it: ``2 x d`` corners, or ``N x d`` choices.
         name: What users call them: ``"bounds"`` or ``"choices"``.
+        repeat: Whether a point may be found again.
     """
 
     name: str
+    repeat = True
 
     def __init__(self, points: Tensor) -> None:
         self.points = points.detach().clone()
@@ -105,6 +110,15 @@ class Space(ABC):
     def from_cube(self, unit: Tensor) -> Tensor:
         """Return the points of the space nearest to ``... x d`` points of the unit cube, which stands for its hull."""
 
+    def find_nearest(self, unit: Tensor, used: Tensor) -> Tensor:
+        """Return the points nearest to ``(b) x q x d`` ones of the unit cube that may be asked for.
+
+        Args:
+            unit: ``(b) x q x d``.
+            used: ``(b) x t x d``, points told or pending.
+        """
+        return self.from_cube(unit)
+
     @abstractmethod
     def sample(self, q: int, generator: torch.Generator) -> Tensor:
         """Return ``q x d`` points, uniformly at random."""
@@ -114,8 +128,8 @@ class Space(ABC):
         """Prepare a surrogate for being searched while observations arrive."""
 
     @abstractmethod
-    def search(self, task: Search) -> Tensor:
-        """Return the best points, ``(b) x 1 x d``."""
+    def search(self, task: Search) -> tuple[Tensor, Tensor]:
+        """Return the best points, ``(b) x 1 x d``, and their values, ``(b) x 1 x c``."""
 
     @abstractmethod
     def optimize(self, acqf: AcquisitionFunction, num_restarts: int, raw_samples: int) -> Tensor:
@@ -159,19 +173,22 @@ class Box(Space):
     def watch(self, surrogate: Surrogate) -> Surrogate:
         return surrogate
 
-    def search(self, task: Search) -> Tensor:
+    def search(self, task: Search) -> tuple[Tensor, Tensor]:
         batch_shape = task.used.shape[:-2]
         known = task.surrogate.prepare_for_variances() if task.needs_variances else task.surrogate
 
         def evaluate(unit: Tensor) -> Tensor:
             X = self._stretch(unit).unsqueeze(-2)  # R x b x 1 x d
-            values = task.acquire(known.inside(X if batch_shape else X.squeeze(1))).squeeze(-1)
+            values = task.acquire(known.inside(X if batch_shape else X.squeeze(1)))[..., 0, 0]
             return values if batch_shape else values.unsqueeze(-1)
 
         seeds = [int(torch.randint(2**31, (1,), generator=generator)) for generator in task.generators]
         cube = torch.stack([torch.zeros_like(self.points[0]), torch.ones_like(self.points[1])])
-        best, _ = maximize(evaluate, cube, seeds, self.num_restarts, self.raw_samples)
-        return self.from_cube(best).reshape(*batch_shape, 1, self.num_inputs)
+        extra = None if task.starts is None else task.starts.reshape(len(seeds), *task.starts.shape[-2:]).movedim(0, 1)
+        best, _ = maximize(evaluate, cube, seeds, self.num_restarts, self.raw_samples, extra)
+        points = self.from_cube(best).reshape(*batch_shape, 1, self.num_inputs)
+        with torch.no_grad():
+            return points, task.acquire(known.inside(points))
 
     def optimize(self, acqf: AcquisitionFunction, num_restarts: int, raw_samples: int) -> Tensor:
         best, _ = optimize_acqf(acqf, self.points, q=1, num_restarts=num_restarts, raw_samples=raw_samples)
@@ -204,6 +221,16 @@ class Choices(Space):
         points = low + (high - low) * unit.to(low)
         return self.points[torch.cdist(points, self.points).argmin(dim=-1)]
 
+    def find_nearest(self, unit: Tensor, used: Tensor) -> Tensor:
+        if self.repeat:
+            return self.from_cube(unit)
+        low, high = self.hull
+        found = used
+        for point in (low + (high - low) * unit.to(low)).split(1, dim=-2):
+            apart = torch.cdist(point, self.points).squeeze(-2).masked_fill(self._find_taken(found), torch.inf)
+            found = torch.cat([found, self.points[apart.argmin(dim=-1, keepdim=True)]], dim=-2)
+        return found[..., used.shape[-2] :, :]
+
     def sample(self, q: int, generator: torch.Generator) -> Tensor:
         uniform = torch.rand(q, 1, generator=generator, dtype=torch.double).squeeze(-1)
         return self.points[(uniform * len(self.points)).long().to(self.points.device)]
@@ -211,13 +238,14 @@ class Choices(Space):
     def watch(self, surrogate: Surrogate) -> Surrogate:
         return surrogate.track(self.points)
 
-    def search(self, task: Search) -> Tensor:
+    def search(self, task: Search) -> tuple[Tensor, Tensor]:
         values = task.acquire(task.surrogate.tracked)
+        first = values[..., 0]
         if not self.repeat:
-            values = values.masked_fill(self._find_taken(task.used), -torch.inf)
+            first = first.masked_fill(self._find_taken(task.used), -torch.inf)
         # Ties, such as all choices before the first observation, are broken at random.
-        index = _pick_best(values, task.generators)
-        return self.points[index.unsqueeze(-1)]
+        index = _pick_best(first, task.generators).unsqueeze(-1)
+        return self.points[index], rows_at(values, index)
 
     def optimize(self, acqf: AcquisitionFunction, num_restarts: int, raw_samples: int) -> Tensor:
         return optimize_acqf_discrete(acqf, q=1, choices=self.points)[0].detach()
