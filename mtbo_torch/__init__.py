@@ -23,6 +23,7 @@ from mtbo_torch.confidence import (
     nystrom_radius,
     theory_oversampling,
 )
+from mtbo_torch.improvement import LogAverageImprovement
 from mtbo_torch.intervals import Mixture
 from mtbo_torch.kernels import ICMKernel, IndependentKernel, SumOfSeparableKernel, TaskSimilarityKernel
 from mtbo_torch.models import ExactMultiTaskGP, NystromMultiTaskGP
@@ -38,7 +39,7 @@ from mtbo_torch.scalarizations import (
     SphereWeights,
     UniformWeights,
 )
-from mtbo_torch.strategies import MTBKB, MTKB
+from mtbo_torch.strategies import MTBKB, MTKB, Optimizer
 
 __version__ = "0.1.0"
 
@@ -55,10 +56,12 @@ __all__ = [
     "IndependentKernel",
     "InverseUniformWeights",
     "LinearScalarization",
+    "LogAverageImprovement",
     "Mixture",
     "NystromMultiTaskGP",
     "NystromScalarizedMultiTaskUCB",
     "ObjectiveScalarization",
+    "Optimizer",
     "ScalarizedMultiTaskUCB",
     "SphereWeights",
     "SumOfSeparableKernel",

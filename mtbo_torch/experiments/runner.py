@@ -84,11 +84,21 @@ class Run:
         self.round += count
         values = columns.pop("values")
         columns |= self.tracker.update(columns["weights"], values)
-        if "bounds" in columns:
-            self.bounds = torch.cat([self.bounds, columns.pop("bounds")], dim=1)
+        certificate = self._certify(columns.pop("bounds", None))
+        if certificate is not None:
             numbers = torch.arange(self.round - count + 1, self.round + 1).to(values)
-            columns["certificate"] = regret_certificate(*self.bounds.unbind(dim=-1))[:, -count:] / numbers
+            columns["certificate"] = certificate[:, -count:] / numbers
         return {name: column.double().cpu() for name, column in columns.items()}
+
+    def _certify(self, bounds: Tensor | None) -> Tensor | None:
+        """Return the bounds of the regret after each round, ``b x t``, given the latest radii and norms, if any."""
+        if bounds is not None:
+            self.bounds = torch.cat([self.bounds, bounds], dim=1)
+            return regret_certificate(*self.bounds.unbind(dim=-1))
+        strategy = self.strategy
+        if isinstance(strategy, KernelStrategy) and strategy.bound == "mixture":
+            return strategy.certificate()
+        return None
 
     def _play(self) -> Columns:
         strategy, instances = self.strategy, self.instances

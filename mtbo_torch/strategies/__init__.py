@@ -2,7 +2,20 @@
 
 from mtbo_torch.strategies.bandits import ITBKB, ITKB, MOBO, MTBKB, MTKB
 from mtbo_torch.strategies.base import Strategy
+from mtbo_torch.strategies.optimizer import Optimizer
 from mtbo_torch.strategies.reference import NEHVI, NParEGO
 from mtbo_torch.strategies.search import RandomSearch, SobolSearch
 
-__all__ = ["ITBKB", "ITKB", "MOBO", "MTBKB", "MTKB", "NEHVI", "NParEGO", "RandomSearch", "SobolSearch", "Strategy"]
+__all__ = [
+    "ITBKB",
+    "ITKB",
+    "MOBO",
+    "MTBKB",
+    "MTKB",
+    "NEHVI",
+    "NParEGO",
+    "Optimizer",
+    "RandomSearch",
+    "SobolSearch",
+    "Strategy",
+]

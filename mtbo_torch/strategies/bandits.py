@@ -37,21 +37,23 @@ class MTKB(ExactStrategy):
 
     Args:
         kernel: The multi-task kernel :math:`\Gamma`. The strategy keeps a copy. With `refit_every` it may be the number
-            of tasks, for a kernel that is learned from nothing (:func:`learned_kernel`).
+            of tasks: each refit then learns several kernels, in which tasks share their lengthscales or have their own,
+            and uses the one that suits the data best (:func:`candidate_kernels`; see :attr:`kernel_scores`).
         bounds: ``2 x d``, a box to search; or
         choices: ``N x d``, the points that may be chosen.
         norm_bound: A bound b of the objective's RKHS norm, or one for each of a batch of trials, ``(b)``. If not given,
-            the norm of the fitted function takes its place, or 1 if that is smaller.
+            the theory's radius takes the norm of the fitted function, or 1 if that is smaller.
         noise_scale: The noise's sub-Gaussian constant :math:`\sigma`, such as its standard deviation; :math:`\sqrt\eta`
             if not given.
         eta: The regularizer, one number; if not given, 0.1, or learned where `refit_every` is given.
         delta: The probability with which the confidence bound may fail, in ``(0, 1]``.
         radius: ``"theory"``; or a number; or ``"mobo"``, :math:`\sqrt{0.125 \log(2 t + 1)}` in round t; or a function
-            that takes the number of observations to a number.
-        bound: ``"norm"``, the paper's; ``"ellipsoid"``, which is tighter and has the same guarantee, see
-            :class:`ScalarizedMultiTaskUCB`; or ``"mixture"``, much tighter with the same guarantee, see
-            :class:`Mixture`. The last needs `norm_bound`, `noise_scale` and a known kernel, and does not depend on
-            `eta`. It warns once if no function of that norm explains the data.
+            that takes the number of observations to a number. By default the theory's with a known kernel, `norm_bound`
+            and `noise_scale`, else 1, as no number would have a guarantee then.
+        bound: ``"mixture"``, the default where the radius is the theory's and all it needs is known, see
+            :class:`Mixture`; ``"norm"``, the paper's and the default elsewhere; or ``"ellipsoid"``, which is tighter
+            than that, see :class:`ScalarizedMultiTaskUCB`. All have the same guarantee; the mixture's intervals are by
+            far the shortest and do not depend on `eta`. It warns once if no function of that norm explains the data.
         refit_every: After how many observations the kernel's free parameters are learned again, by maximum likelihood.
             The strategy then works on inputs scaled to the unit cube and values standardized at each refit, and a given
             kernel, `norm_bound`, `noise_scale`, `eta` and `radius` are meant in these units; points, values,
@@ -88,6 +90,7 @@ class MTKB(ExactStrategy):
     """
 
     _can_miss_values = True
+    _chooses_kernel = True
 
     def _compute_radius(self, norm_bound: float | Tensor, noise_scale: float | Tensor, eta: float | Tensor) -> Tensor:
         return exact_radius(self._surrogate.info_gain, norm_bound, noise_scale, eta, self.delta)
@@ -102,12 +105,14 @@ class MTBKB(BudgetedStrategy):
     constant factor of MT-KB's (Theorem 3).
 
     Args:
-        kernel: As in :class:`MTKB`.
+        kernel: As in :class:`MTKB`. The number of tasks stands for :func:`default_kernel` alone: the bounds from which
+            a dictionary learns are not equally tight for all kernels, and say nothing about which is best.
         epsilon: The accuracy of the dictionary that the radius counts on, in ``(0, 1)``; a smaller one needs a larger
             dictionary, but has a smaller radius.
         oversampling: The q in the probability :math:`\min(1, q \|\tilde\Gamma(x, x)\| / \eta)` with which a point is
             in the dictionary, 3 by default: more for accuracy, fewer for speed. :func:`theory_oversampling` gives the
-            paper's for a known horizon; with None it is taken for a horizon that doubles whenever it is reached.
+            paper's for a known horizon; with None it is taken for a horizon that doubles whenever it is reached. With a
+            mixture :math:`\eta` is the square of `noise_scale` here and below, whatever `eta` is.
         schedule: ``"every_round"`` draws the dictionary after each observation, as the paper does; ``"delayed"`` only
             when the norms :math:`\|\tilde\Gamma(x_s, x_s)\|` since the last draw add up to more than :math:`\eta` (an
             extension, without a multi-task theorem), which makes 100,000 rounds practical.
@@ -118,7 +123,7 @@ class MTBKB(BudgetedStrategy):
         >>> from mtbo_torch import MTBKB, TaskSimilarityKernel
         >>> kernel = TaskSimilarityKernel(gpytorch.kernels.RBFKernel(), num_tasks=2, omega=0.4)
         >>> choices = torch.linspace(0, 1, 101, dtype=torch.double).unsqueeze(-1)
-        >>> strategy = MTBKB(kernel, choices=choices, norm_bound=1.0, noise_scale=0.1, schedule="delayed")
+        >>> strategy = MTBKB(kernel, choices=choices, norm_bound=3.0, noise_scale=0.1, schedule="delayed")
         >>> for _ in range(50):
         ...     x = strategy.ask()
         ...     strategy.tell(x, torch.cat([x.sin(), x.cos()], dim=-1))
@@ -222,8 +227,12 @@ class MOBO(ExactStrategy):
     _shares_tasks = False
 
     def __init__(self, kernel: Kernel | int, **options: Unpack[KernelOptions]) -> None:
-        super().__init__(kernel, **options)
+        super().__init__(kernel, **({"radius": "theory"} | options))
         self.bound = "tasks"
+
+    @property
+    def _is_proven(self) -> bool:
+        return False
 
     def _compute_radius(self, norm_bound: float | Tensor, noise_scale: float | Tensor, eta: float | Tensor) -> Tensor:
         return self.space.points.new_full(self.batch_shape, mobo_radius(self.num_observations + 1))

@@ -26,6 +26,8 @@ SHORTEST_HORIZON = 64
 class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
     """A strategy on a dictionary; see :class:`MTBKB` for the arguments."""
 
+    _sweeps_boxes = True
+
     def __init__(
         self,
         kernel: Kernel | int,
@@ -46,18 +48,27 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
     @property
     def dictionary(self) -> Tensor:
         """``(b) x m``, the indices of the observations in the dictionary; a batch's shorter ones repeat the newest."""
-        return _nystrom(self._surrogate).dictionary
+        return self._nystrom.dictionary
 
     @property
     def dictionary_size(self) -> int | Tensor:
         """The number of points in the dictionary; ``(b)`` of them for a batch of trials."""
-        size = _nystrom(self._surrogate).dictionary_size
+        size = self._nystrom.dictionary_size
         return size if self.batch_shape else int(size)
 
     @property
     def inclusion_probs(self) -> Tensor:
         """``(b) x t``, the probabilities with which the next draw keeps each observation."""
-        return _nystrom(self._surrogate).inclusion_probs
+        return self._nystrom.inclusion_probs
+
+    @property
+    def _nystrom(self) -> NystromRegression:
+        return _nystrom(self._known.surrogate)
+
+    @property
+    def _is_proven(self) -> bool:
+        # The theorem's dictionaries; with a mixture any will do.
+        return super()._is_proven and self.oversampling is None and self.schedule == "every_round"
 
     def _make_model(
         self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None, **options: Any
@@ -88,10 +99,10 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
             return regression
         regression = regression.with_oversampling(self._current_oversampling(regression.num_observations))
         generator = self._generators if self.batch_shape else self._generators[0]
-        return regression.resample(generator, where=None if share == 1 else due)
+        return regression.resample(generator, None if share == 1 else due)
 
     def _memory(self) -> dict[str, Any]:
-        regression, tracking = _nystrom(self._surrogate), self._surrogate.tracking
+        regression, tracking = self._nystrom, self._known.surrogate.tracking
         tracked = tracking.tensors() if isinstance(tracking, TrackedNystrom) else {}
         own = {"regression": regression.tensors(), "oversampling": regression.oversampling, "tracked": tracked}
         return super()._memory() | own
@@ -109,12 +120,14 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
         regression = _nystrom(started).restore(points, values, tensors).with_oversampling(memory["oversampling"])
         first = regression.at(points[..., :1, :])  # what does not fit together shows here
         if (
-            first.mean.shape != Y[..., :1, :].shape
-            or regression.info_gain.shape != self.batch_shape
+            first.mean.shape != started.regression.at(points[..., :1, :]).mean.shape
+            or regression.info_gain.shape != started.regression.info_gain.shape
             or not first.norm.isfinite().all()
         ):
             raise ValueError("a regression whose mean, norm or information gain is of another shape or not finite")
-        surrogate = self.space.watch(replace(started, regression=regression))
+        surrogate = replace(started, regression=regression)
+        if started.tracking is not None:
+            surrogate = self.space.watch(surrogate)
         if isinstance(surrogate.tracking, TrackedNystrom):
             surrogate = replace(surrogate, tracking=surrogate.tracking.restore(tracked))
         return surrogate

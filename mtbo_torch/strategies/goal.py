@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from mtbo_torch.acquisition import as_constraints, put_on_device
-from mtbo_torch.checks import name_of, require_ref_point
+from mtbo_torch.checks import name_of, require_ref_point, require_signs
+from mtbo_torch.regression import Belief
 from mtbo_torch.scalarizations import (
     ObjectiveScalarization,
     Scalarization,
@@ -47,14 +48,14 @@ class Goal:
         require_scalarization_class(scalarization)
         self.num_tasks = num_tasks
         self.scalarization = scalarization
-        self.signs = [1] * num_tasks if signs is None else _check_signs(signs, num_tasks)
+        self.signs = [1] * num_tasks if signs is None else require_signs(signs, num_tasks)
         self._tasks = [task for task, sign in enumerate(self.signs) if sign]
         self.weights = _check_weights(weights, scalarization, self.num_objectives)
         self.ref_point = _check_ref_point(ref_point, scalarization, self.num_objectives)
         given = None if constraints is None else as_constraints(constraints, num_tasks)
         self.constraints = None if given is None else put_on_device(given, like.device)
         matrix = torch.diag(torch.tensor(self.signs, dtype=torch.double))[self._tasks].to(like)
-        self._task_index = torch.tensor(self._tasks).to(like.device)
+        self._task_index, self._like = torch.tensor(self._tasks).to(like.device), like[..., :0]
         self._objectives = None if all(sign == 1 for sign in self.signs) else matrix
 
     @property
@@ -69,6 +70,10 @@ class Goal:
         # A product with the matrix would spread NaN to other objectives.
         return Y.index_select(-1, self._task_index) * self._objectives.sum(dim=-1)
 
+    def view(self, belief: Belief) -> Belief:
+        """Return what is known of the k objectives, all to be maximized, from what is known of the tasks."""
+        return belief if self._objectives is None else belief.mapped(self._objectives)
+
     def allows(self, Y: Tensor) -> Tensor:
         """Return whether ``... x n`` values are complete and satisfy the constraints."""
         complete = ~Y.isnan().any(dim=-1)
@@ -77,22 +82,29 @@ class Goal:
     def scalarize(self, weights: Tensor, units: Units, Y: Tensor) -> tuple[Scalarization, Tensor | None]:
         """Return the scalarization of a round, and with constraints the worth ``(b)`` of a point that violates them.
 
-        Both are of values of the tasks inside the units. The worth is the lowest of the values told.
+        Both are of values of the tasks inside the units, the worth as :meth:`Scalarization.for_search` has them: it is
+        the lowest of the values told.
 
         Args:
             weights: ``(b) x k``.
             units: The units.
             Y: ``(b) x t x n``, the values told.
         """
-        Y, ref_point = self.orient(units.scale_values(Y)), self.ref_point
+        inner = self.scalarize_objectives(weights, units, Y)
+        worst = None
+        if self.constraints is not None:
+            worst = _find_lowest(inner.for_search(), self.orient(units.scale_values(Y)))
+        return inner if self._objectives is None else ObjectiveScalarization(inner, self._objectives), worst
+
+    def scalarize_objectives(self, weights: Tensor, units: Units, Y: Tensor) -> Scalarization:
+        """Return the scalarization of values of the objectives inside the units; see :meth:`scalarize`."""
+        ref_point = self.ref_point
         if ref_point is not None:
-            ref_point = self._scale_ref_point(ref_point.to(weights), units)
+            ref_point = self.scale_ref_point(units).to(weights)
         elif units.scale is not None and self.scalarization.takes_ref_point():
             # As is usual, from the best values seen: every part of the front is nearest to them for some weights.
-            ref_point = _find_best(Y)
-        inner = self.scalarization.build(weights, ref_point).for_search()
-        worst = None if self.constraints is None else _find_lowest(inner, Y)
-        return inner if self._objectives is None else ObjectiveScalarization(inner, self._objectives), worst
+            ref_point = _find_best(self.orient(units.scale_values(Y)))
+        return self.scalarization.build(weights, ref_point)
 
     def name_tasks(self) -> list[str]:
         """Return the names of the tasks, with their roles if these differ."""
@@ -111,8 +123,10 @@ class Goal:
             "constraints": None if self.constraints is None else repr(self.constraints),
         }
 
-    def _scale_ref_point(self, ref_point: Tensor, units: Units) -> Tensor:
-        """Take ``k`` values of the objectives inside the units, ``(b) x k``."""
+    def scale_ref_point(self, units: Units) -> Tensor:
+        """Take the reference point inside the units, ``(b) x k``, all objectives to be maximized."""
+        assert self.ref_point is not None
+        ref_point = self.ref_point.to(self._like)
         tasks = ref_point if self._objectives is None else ref_point @ self._objectives.abs()
         return self.orient(tasks if units.scale is None else units.scale_values(tasks).squeeze(-2))
 
@@ -131,18 +145,6 @@ def _find_lowest(scalarization: Scalarization, Y: Tensor) -> Tensor:
     lowest = torch.cat([scalarization(Y).nan_to_num(nan=torch.inf), torch.full_like(of_each, torch.inf)], dim=-1)
     lowest = lowest.amin(dim=-1)
     return torch.where(lowest.isinf(), of_each.squeeze(-1), lowest)
-
-
-def _check_signs(signs: object, num_tasks: int) -> list[int]:
-    given = signs.tolist() if isinstance(signs, Tensor) else signs
-    values: Sequence[Any] = given if isinstance(given, Sequence) else ()
-    are_signs = all(v in (-1, 0, 1) and not isinstance(v, bool) for v in values)
-    if len(values) != num_tasks or not are_signs or not any(values):
-        raise ValueError(
-            f"signs should be 1 (maximize), -1 (minimize) or 0 (not an objective) for each of the {num_tasks} tasks, "
-            f"not all zero, got {signs!r}. Leave them out to maximize all."
-        )
-    return [int(value) for value in values]
 
 
 def _check_weights(

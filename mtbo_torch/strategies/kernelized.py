@@ -1,50 +1,34 @@
-"""Strategies that learn by kernel ridge regression: an upper confidence bound from a surrogate."""
+"""Strategies that choose by an upper confidence bound, and what their runs have proven."""
 
 from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import replace
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import Any, TypedDict
 
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from mtbo_torch.acquisition import require_bound, scalarized_ucb, weigh_by_feasibility
-from mtbo_torch.checks import (
-    name_of,
-    require_broadcast,
-    require_count,
-    require_positive,
-    require_probability,
-    require_same_kind,
-    require_tensor,
-)
+from mtbo_torch.acquisition import require_bound, scalarized_bounds, scalarized_ucb, weigh_by_feasibility
+from mtbo_torch.checks import name_of, require_finite, require_positive, require_probability
 from mtbo_torch.confidence import RADII, mobo_radius
-from mtbo_torch.intervals import Mixture
-from mtbo_torch.kernels import (
-    MultiTaskKernel,
-    adapt_kernel,
-    default_kernel,
-    describe_kernel,
-    num_tasks_of,
-    require_takes,
-    shared_parameter,
-)
-from mtbo_torch.models import ExactMultiTaskGP, MultiTaskGPModel
-from mtbo_torch.models.learning import make_transforms
-from mtbo_torch.regression import Belief, PointBelief, Regression
+from mtbo_torch.intervals import Mixture, find_bounds
+from mtbo_torch.models import ExactMultiTaskGP
+from mtbo_torch.regression import Belief, GrowingRows, PointBelief
 from mtbo_torch.scalarizations import ChebyshevScalarization, Scalarization, WeightDistribution
-from mtbo_torch.space import DEFAULT_RAW_SAMPLES, DEFAULT_RESTARTS, Search, make_space
-from mtbo_torch.strategies.base import Strategy
+from mtbo_torch.space import DEFAULT_RAW_SAMPLES, DEFAULT_RESTARTS, Choices, Search, make_space
 from mtbo_torch.strategies.goal import Goal
-from mtbo_torch.strategies.learners import DEFAULT_ETA, KnownKernel, LearnedKernel
-from mtbo_torch.surrogate import IDENTITY, Surrogate, Units
+from mtbo_torch.strategies.modeling import ExactModelStrategy, ModelStrategy, ModelT, count_tasks
+from mtbo_torch.strategies.proofs import bound_gain, find_dominated
+from mtbo_torch.surrogate import IDENTITY, Surrogate
 
-ModelT = TypeVar("ModelT", bound=MultiTaskGPModel)
+# Where nothing is guaranteed.
+DEFAULT_RADIUS = 1.0
+# Over how many weights the gain that is left is averaged.
+WEIGHTS_OF_GAIN = 64
 
 
 class KernelOptions(TypedDict, total=False):
@@ -56,8 +40,8 @@ class KernelOptions(TypedDict, total=False):
     noise_scale: float | None
     eta: float | None
     delta: float
-    radius: str | float | Callable[[int], float]
-    bound: str
+    radius: str | float | Callable[[int], float] | None
+    bound: str | None
     refit_every: int | None
     scalarization: type[Scalarization]
     ref_point: Tensor | None
@@ -70,11 +54,11 @@ class KernelOptions(TypedDict, total=False):
     raw_samples: int
 
 
-class KernelStrategy(Strategy, Generic[ModelT]):
-    """An upper confidence bound from a surrogate; see :class:`MTKB` for the arguments."""
+class KernelStrategy(ModelStrategy[ModelT]):
+    """A strategy that chooses by an upper confidence bound; see :class:`MTKB` for the arguments."""
 
-    # Whether a task is learned from the others, too.
-    _shares_tasks = True
+    # Whether all regularizers of a mixture are kept up to date in a box, too; otherwise every search there finds them.
+    _sweeps_boxes = False
     _has_doubts = False
 
     def __init__(
@@ -87,8 +71,8 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         noise_scale: float | None = None,
         eta: float | None = None,
         delta: float = 0.1,
-        radius: str | float | Callable[[int], float] = "theory",
-        bound: str = "norm",
+        radius: str | float | Callable[[int], float] | None = None,
+        bound: str | None = None,
         refit_every: int | None = None,
         scalarization: type[Scalarization] = ChebyshevScalarization,
         ref_point: Tensor | None = None,
@@ -102,60 +86,46 @@ class KernelStrategy(Strategy, Generic[ModelT]):
     ) -> None:
         space = make_space(type(self).__name__, bounds, choices, repeat, num_restarts, raw_samples)
         _require_scales(norm_bound, noise_scale, eta, delta)
+        if radius is None:
+            knows_enough = norm_bound is not None and noise_scale is not None and refit_every is None
+            radius = "theory" if knows_enough else DEFAULT_RADIUS
         _require_radius(radius)
-        if bound != "mixture":
+        if bound not in (None, "mixture"):
             require_bound(bound)
-        num_tasks = _count_tasks(kernel, refit_every)
+        num_tasks = count_tasks(kernel, refit_every)
         goal = Goal(num_tasks, space.points, scalarization, weights, ref_point, signs, constraints)
-        super().__init__(space, goal, seed)
+        self.norm_bound, self.noise_scale, self.delta, self.radius_rule = norm_bound, noise_scale, delta, radius
+        self._mixture = self._make_mixture(bound, refit_every)
+        self.bound = (bound or "norm") if self._mixture is None else "mixture"
+        super().__init__(space, goal, seed, kernel, eta, refit_every)
         _require_norm_per_trial(norm_bound, self.batch_shape)
-        self.norm_bound, self.noise_scale, self.delta = norm_bound, noise_scale, delta
-        self.radius_rule, self.bound, self.refit_every = radius, bound, refit_every
-        self.eta = DEFAULT_ETA if eta is None and refit_every is None else eta
-        if not isinstance(kernel, Kernel):
-            kernel = default_kernel(num_tasks, space.num_inputs, self.batch_shape)
-        self._kernel = deepcopy(kernel) if self._shares_tasks else _cut_ties(kernel)
-        _require_batch(self._kernel, self.batch_shape)
-        require_takes("kernel", deepcopy(self._kernel).to(space.points), space.points)
-        if refit_every is None:
-            self._learner = KnownKernel(self, self._kernel, self.eta)
-        else:
-            _require_own_parameters(self._kernel, self.batch_shape)
-            self._learner = LearnedKernel(self, self._kernel, self.eta, refit_every)
-        self._known = self._learner.start(num_tasks)
-        self._mixture = self._make_mixture() if bound == "mixture" else None
-        self._swept = self._sweep_to_track(self._surrogate)
+        # What each point asked for may cost, (b) x T x 1.
+        self._gaps = GrowingRows.of(space.points.new_empty(*self.batch_shape, 0, 1))
 
-    def _make_mixture(self) -> Mixture:
-        is_known = self.norm_bound is not None and self.noise_scale is not None and self.refit_every is None
-        if not is_known or self.radius_rule != "theory":
-            raise ValueError(
-                'bound should be "norm" or "ellipsoid" unless norm_bound, noise_scale and the kernel are known and the '
-                f'radius is the theory\'s, got "mixture" for a {type(self).__name__} without. Pass these.'
-            )
-        assert self.norm_bound is not None
-        assert self.noise_scale is not None
-        return Mixture(self.norm_bound, self.noise_scale, self.delta)
-
-    def _sweep_to_track(self, surrogate: Surrogate) -> Surrogate | None:
-        """Return what is known with all regularizers, where points are tracked; elsewhere it is found in every ask."""
-        if self._mixture is None:
+    def _make_mixture(self, bound: str | None, refit_every: int | None) -> Mixture | None:
+        """Return the mixture if it is asked for, or if nothing is and all that it presumes is given."""
+        b, sigma = self.norm_bound, self.noise_scale
+        applies = self._shares_tasks and refit_every is None and self.radius_rule == "theory"
+        if b is not None and sigma is not None and sigma > 0 and applies and bound in (None, "mixture"):
+            return Mixture(b, sigma, self.delta)
+        if bound != "mixture":
             return None
-        watched = self.space.watch(self._mixture.sweep(surrogate, grows=True))
-        return None if watched.tracking is None else watched
+        raise ValueError(
+            'bound should be "norm" or "ellipsoid" unless norm_bound, noise_scale > 0 and the kernel are known, the '
+            f'radius is the theory\'s, and tasks are learned together, got "mixture" for a {type(self).__name__} '
+            "without. Pass these, or use MTKB or MTBKB."
+        )
 
-    def _doubt(self, mixture: Mixture, swept: Surrogate) -> None:
-        """Warn, once, if no function of the norm that is presumed explains what was told."""
-        if self._has_doubts:
+    def _doubt(self, needed: Tensor) -> None:
+        """Warn, once, if no function of the norm that is presumed explains what was told, but one of those needed."""
+        given = torch.as_tensor(self.norm_bound).to(needed).expand_as(needed)
+        if self._has_doubts or not (needed > given).any():
             return
-        needed = mixture.smallest_norm(swept)
-        given = torch.as_tensor(mixture.norm_bound).to(needed).expand_as(needed)
-        if not (needed > given).any():
-            return
-        self._has_doubts, worst = True, (needed - given).argmax()
+        self._has_doubts, worst = True, int((needed - given).argmax())
+        presumed, smallest = (values.flatten()[worst].item() for values in (given, needed))
         warnings.warn(
-            f"No function of norm {given.flatten()[worst]:.4g} explains the values told at the level delta = "
-            f"{self.delta}. With this noise_scale, norm_bound should be at least {needed.flatten()[worst]:.4g}.",
+            f"No function of norm {presumed:.4g} explains the values told at the level delta = {self.delta}. With this "
+            f"noise_scale, norm_bound should be at least {smallest:.4g}.",
             stacklevel=4,
         )
 
@@ -168,7 +138,7 @@ class KernelStrategy(Strategy, Generic[ModelT]):
         """``(b)``, the confidence radius with which :meth:`ask` would choose now."""
         if self.radius_rule != "theory":
             return self.space.points.new_full(self.batch_shape, self._follow_rule())
-        eta = self._known.noise.squeeze(-1) if self.eta is None else self.eta
+        eta = self._known.noise.amax(dim=-1) if self.eta is None else self.eta
         sigma = eta**0.5 if self.noise_scale is None else self.noise_scale
         # The norm of the fitted function, or of one that is as high as its prior standard deviation at one point.
         b = self._surrogate.regression.mean_norm.clamp_min(1) if self.norm_bound is None else self.norm_bound
@@ -185,155 +155,185 @@ class KernelStrategy(Strategy, Generic[ModelT]):
             raise ValueError(f"radius(t) should be one number, got {value.tolist()}. {remedy}")
         return float(value)
 
-    def covariance_norm(self, x: Tensor) -> Tensor:
-        r"""Return :math:`\|\Gamma_t(x, x)\|`, ``(b) x q``, at ``(b) x q x d`` points, given what was told.
+    def intervals(self, x: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        r"""Return a lower and an upper bound of every task, ``(b) x q x n`` each, given what was told.
 
-        With `refit_every` it is that of the standardized values.
+        All of them hold, at all points and in all rounds at once, with probability :math:`1 - \delta`.
+
+        Args:
+            x: ``(b) x q x d`` points; all choices by default.
         """
-        d = self.space.num_inputs
-        x = require_tensor("x", x, "Pass one row per point.")
-        if x.dim() < 2 or x.shape[-1] != d:
-            raise ValueError(
-                f"x should be `(b) x q x d` with d = {d}, got shape {tuple(x.shape)}. Pass one row per point."
-            )
-        require_same_kind(("the search space", self.space.points), ("x", x))
-        require_broadcast("The batches of x and of the trials", x.shape[:-2], self.batch_shape)
+        mixture = self._require_mixture("intervals")
+        if x is None:
+            self._require_choices("intervals", "Pass x.")
+            x = self.space.points.expand(*self.batch_shape, *self.space.points.shape)
+        self._require_inputs(x)
         with torch.no_grad():
-            return self._surrogate.inside(x).norm
+            swept, radii, _ = self._judge(mixture)
+            return find_bounds(swept.inside(x), radii)
 
-    @property
-    def model(self) -> ModelT:
-        """The posterior given everything told, as a BoTorch model in the user's units; signs are not turned."""
-        units = self._surrogate.units
-        transforms = {} if units.low is None else make_transforms(units)
-        kernel, noise = deepcopy(self._known.kernel), self._known.noise
-        model = self._make_model(self.train_X, self.train_Y, kernel, noise, **transforms).eval()
-        # A model transforms its inputs itself.
-        return model.adopt(replace(self._surrogate, units=replace(units, low=None, width=None), tracking=None))
+    def certificate(self) -> Tensor:
+        r"""Return ``(b) x T``, the most that the points asked for so far can have cost: a bound of the regret.
 
-    @property
-    def _surrogate(self) -> Surrogate:
-        return self._known.surrogate
+        A point costs :math:`\max_x s_\lambda(f(x)) - s_\lambda(f(x_t))`, which by the intervals at the time is at most
+        :math:`\max_x s_\lambda(u_t(x)) - s_\lambda(l_t(x_t))`; entry T is the sum of the first T. It holds with
+        probability :math:`1 - \delta`, in a box as far as the search finds the largest bound.
+        """
+        self._require_mixture("certificate")
+        return self._gaps.rows.squeeze(-1).cumsum(dim=-1)
 
-    @abstractmethod
-    def _make_model(self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None, **options: Any) -> ModelT:
-        """Return the model of the strategy."""
+    def dominated(self) -> Tensor:
+        r"""Return which choices are certainly dominated, ``(b) x N``: another one is better in all objectives.
 
-    @abstractmethod
-    def _fit_nothing(self, kernel: Kernel, noise: Tensor, X: Tensor, Y: Tensor) -> Regression:
-        """Return the regression of the strategy before the first observation."""
+        That is so with probability :math:`1 - \delta`, for all choices and rounds at once.
+        """
+        return find_dominated(*self._bound_objectives("dominated"))
 
-    @abstractmethod
-    def _grow(self, surrogate: Surrogate, X: Tensor, Y: Tensor) -> Surrogate:
-        """Return what is known after ``(b) x q x d`` more points and ``(b) x q x n`` values."""
+    def gain_left(self) -> Tensor:
+        r"""Return ``(b)``, how much better the best choice can be than the best that is certain: a rule for stopping.
 
-    @abstractmethod
-    def _restore(
-        self, started: Surrogate, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]
-    ) -> Surrogate:
-        """Return what was known after the observations had been told in these portions, from what was at first."""
+        It is :math:`\max_x s_\lambda(u(x)) - \max_x s_\lambda(l(x))` with the bounds of :meth:`intervals`, on average
+        over 64 fixed draws of the weights. Once it is below what an evaluation is worth, stop.
+        """
+        lower, upper = self._bound_objectives("gain_left")
+        fixed = torch.Generator().manual_seed(0)
+        weights = self.weights.sample(WEIGHTS_OF_GAIN, generator=fixed, dtype=lower.dtype).to(lower)
+        weights = weights.reshape(-1, *[1] * len(self.batch_shape), weights.shape[-1])
+        weights = weights.expand(-1, *self.batch_shape, -1)
+        scalarization = self.goal.scalarize_objectives(weights, IDENTITY, self._observed_Y.rows)
+        return bound_gain(scalarization, lower, upper).mean(dim=0)
 
-    def _start(self, kernel: Kernel, noise: Tensor, units: Units) -> Surrogate:
-        no_X, no_Y = self._observed_X.rows[..., :0, :], self._observed_Y.rows[..., :0, :]
-        return self.space.watch(Surrogate(self._fit_nothing(kernel, noise.unsqueeze(-2), no_X, no_Y), units))
+    def _bound_objectives(self, name: str) -> tuple[Tensor, Tensor]:
+        """Return bounds of the objectives at all choices, ``(b) x N x k`` each."""
+        self._require_mixture(name)
+        self._require_choices(name, "In a box, ask the model of a grid of points.")
+        one, other = (self.goal.orient(bound) for bound in self.intervals())
+        return torch.minimum(one, other), torch.maximum(one, other)
 
-    def _learn(self, X: Tensor, Y: Tensor, count: int) -> None:
-        known = self._learner.learn(self._known, X, Y, count)
-        if self._swept is not None:
-            new_X, new_Y = (values[..., values.shape[-2] - count :, :].contiguous() for values in (X, Y))
-            self._swept = self._swept.append(new_X, new_Y)
-        self._known = known
+    def _judge(self, mixture: Mixture) -> tuple[Surrogate, Tensor, Tensor]:
+        """Return what is known with all regularizers, their radii ``A x (b)``, and the norm ``(b)`` the data need."""
+        known = self._known.surrogate
+        swept = known if known.regression.is_swept else mixture.sweep(known)
+        return swept, *mixture.judge(swept)
+
+    def _require_mixture(self, name: str) -> Mixture:
+        if self._mixture is None:
+            raise ValueError(
+                f'{name} should be asked of a strategy with bound="mixture", got {self.bound!r}. Pass norm_bound, '
+                "noise_scale and a kernel that is known to MTKB or MTBKB."
+            )
+        if name != "intervals" and self.goal.constraints is not None:
+            raise ValueError(f"{name} should be asked of a strategy without constraints, got some. Use intervals().")
+        return self._mixture
+
+    def _require_choices(self, name: str, remedy: str) -> None:
+        if self.space.name != "choices":
+            raise ValueError(f"{name} should be asked of a strategy with choices, got bounds. {remedy}")
+
+    def _sweep(self, nothing: Surrogate) -> Surrogate:
+        if self._mixture is None or not (self._sweeps_boxes or isinstance(self.space, Choices)):
+            return nothing
+        return self._mixture.sweep(nothing, grows=True)
 
     def _memory(self) -> dict[str, Any]:
-        return self._learner.memory(self._known)
+        memory = super()._memory()
+        return memory if self._mixture is None else memory | {"gaps": self._gaps.rows.clone()}
 
     def _recall(self, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> None:
-        known = self._learner.recall(self._known, X, Y, portions, memory)
-        swept = self._sweep_to_track(self._start(known.kernel, known.noise, IDENTITY))
-        if swept is not None:
-            for x, y in zip(X.split(portions, dim=-2), Y.split(portions, dim=-2), strict=True):
-                swept = swept.append(x.contiguous(), y.contiguous())
-        self._swept = swept
-        self._known = known
+        gaps = self._gaps
+        if self._mixture is not None:
+            rows = memory["gaps"].to(X)
+            require_finite("gaps", rows)
+            if rows.shape[:-2] != self.batch_shape or rows.shape[-1] != 1:
+                raise ValueError(f"gaps of shape {tuple(rows.shape)}")
+            gaps = GrowingRows.of(rows)
+        super()._recall(X, Y, portions, memory)
+        self._gaps = gaps
 
     def _propose(self, weights: Tensor) -> Tensor:
         told, pending = self._observed_X.rows, self._pending_points()
         used = torch.cat([told, pending], dim=-2)
         self.space.require_room(used, weights.shape[-2])
         with torch.no_grad():
-            surrogate, radius = self._surrogate, self.radius
-            if self._mixture is not None:
-                surrogate = self._swept or self._mixture.sweep(surrogate)
-                radius = self._mixture.radii(surrogate)
-                self._doubt(self._mixture, surrogate)
+            if self._mixture is None:
+                surrogate, radius = self._surrogate, self.radius
+            else:
+                surrogate, radius, needed = self._judge(self._mixture)
+                self._doubt(needed)
             if pending.shape[-2]:
                 surrogate = surrogate.imagine(pending)
+        gaps = self._gaps
         for i, weight in enumerate(weights.unbind(dim=-2)):
             if i:
                 with torch.no_grad():
                     surrogate = surrogate.imagine(used[..., -1:, :])
-            used = torch.cat([used, self._search(surrogate, weight, radius, used)], dim=-2)
+            search = self._plan(surrogate, weight, radius, used)
+            point, values = self.space.search(search)
+            if self._mixture is not None:
+                gaps = gaps.extend(self._find_gap(search, point, values))
+            used = torch.cat([used, point], dim=-2)
+        self._gaps = gaps
         return used[..., -weights.shape[-2] :, :]
 
-    def _search(self, surrogate: Surrogate, weights: Tensor, radius: Tensor, used: Tensor) -> Tensor:
-        """Return the best points ``(b) x 1 x d`` for ``(b) x k`` weights."""
+    def _plan(self, surrogate: Surrogate, weights: Tensor, radius: Tensor, used: Tensor) -> Search:
+        """Return the search for the best points for ``(b) x k`` weights; with a mixture, it reports bounds as well."""
         goal, units = self.goal, surrogate.units
         scalarization, worst = goal.scalarize(weights, units, self._observed_Y.rows)
+        searched = scalarization.for_search()
 
         def acquire(belief: Belief) -> Tensor:
-            value = scalarized_ucb(belief, scalarization, radius, self.bound)
-            if self._mixture is not None and goal.constraints is not None:
-                belief = PointBelief(belief.mean[0], belief.covariance[0])
-            return weigh_by_feasibility(value, units.restore(belief), goal.constraints, worst)
+            if self._mixture is None:
+                bounds = [scalarized_ucb(belief, searched, radius, self.bound)]
+            else:
+                lower, upper = scalarized_bounds(belief, scalarization, radius)
+                same = searched is scalarization
+                bounds = [upper if same else scalarized_bounds(belief, searched, radius)[1], upper, lower]
+                if goal.constraints is not None:
+                    belief = PointBelief(belief.mean[0], belief.covariance[0])
+            bounds[0] = weigh_by_feasibility(bounds[0], units.restore(belief), goal.constraints, worst)
+            return torch.stack(bounds, dim=-1)
 
         needs_variances = self.bound != "norm" or goal.constraints is not None or not scalarization.keeps_norm
-        return self.space.search(Search(surrogate, acquire, used, self._generators, needs_variances))
+        return Search(surrogate, acquire, used, self._generators, needs_variances)
+
+    def _find_gap(self, search: Search, point: Tensor, values: Tensor) -> Tensor:
+        """Return what a point that was found may cost at most, ``(b) x 1 x 1``."""
+        if search.surrogate.real is not None or not self.space.repeat:
+            # Of all points, and with what was told alone.
+            real = search.surrogate.real or search.surrogate
+            _, values = self.space.search(replace(search, surrogate=real, used=search.used[..., :0, :]))
+            with torch.no_grad():
+                values = torch.cat([values[..., :2], search.acquire(real.inside(point))[..., 2:]], dim=-1)
+        return (values[..., 1:2] - values[..., 2:]).clamp_min(0)
+
+    def _describe_guarantee(self) -> str:
+        """Return how optimistic the strategy is, and what that guarantees."""
+        if self._mixture is not None:
+            return f"its intervals hold with probability {1 - self.delta:g}, if norm_bound and noise_scale do"
+        if self._is_proven:
+            return f"its bounds hold with probability {1 - self.delta:g}"
+        rule = self.radius_rule
+        name = "a radius of your own" if callable(rule) else f"radius {rule}"
+        return f"{name}, without a guarantee"
+
+    @property
+    def _is_proven(self) -> bool:
+        """Whether the strategy's theorem holds, if what it is given is true."""
+        knows_enough = self.norm_bound is not None and self.noise_scale is not None and self.refit_every is None
+        return knows_enough and self.radius_rule == "theory"
 
     def _settings(self) -> dict[str, Any]:
         return super()._settings() | {
-            "kernel": describe_kernel(self._kernel),
             "norm_bound": _to_plain(self.norm_bound),
             "noise_scale": _to_plain(self.noise_scale),
-            "eta": _to_plain(self.eta),
             "delta": float(self.delta),
             "radius": _to_plain(self.radius_rule),
             "bound": self.bound,
-            "refit_every": self.refit_every,
-            **self.space.settings(),
         }
 
 
-class ExactStrategy(KernelStrategy[ExactMultiTaskGP]):
-    """A strategy on all observations; see :class:`MTKB` for the arguments."""
-
-    def _make_model(
-        self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None, **options: Any
-    ) -> ExactMultiTaskGP:
-        return ExactMultiTaskGP(X, Y, covar_module=kernel, eta=eta, allow_missing=self._can_miss_values, **options)
-
-    def _fit_nothing(self, kernel: Kernel, noise: Tensor, X: Tensor, Y: Tensor) -> Regression:
-        return adapt_kernel(kernel, Y.shape[-1]).fit(noise, X, Y)
-
-    def _grow(self, surrogate: Surrogate, X: Tensor, Y: Tensor) -> Surrogate:
-        return surrogate.append(X, Y)
-
-    def _restore(
-        self, started: Surrogate, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]
-    ) -> Surrogate:
-        # Telling the observations again, in the same portions, repeats the same arithmetic.
-        for x, y in zip(X.split(portions, dim=-2), Y.split(portions, dim=-2), strict=True):
-            started = self._grow(started, x.contiguous(), y.contiguous())
-        return started
-
-
-def _cut_ties(kernel: Kernel) -> MultiTaskKernel:
-    """Return the kernel of a strategy that learns each task separately."""
-    if not isinstance(kernel, MultiTaskKernel):
-        raise ValueError(
-            f"kernel should be one of ours to be cut into independent tasks, got {type(kernel).__name__}. "
-            "Pass for instance IndependentKernel([k1, k2])."
-        )
-    return kernel.independent()
+class ExactStrategy(ExactModelStrategy, KernelStrategy[ExactMultiTaskGP]):
+    """An upper confidence bound from all observations; see :class:`MTKB` for the arguments."""
 
 
 def _to_plain(value: object) -> object:
@@ -378,33 +378,3 @@ def _require_radius(radius: object) -> None:
     require_positive("radius", radius, remedy, allow_zero=True)
     if isinstance(radius, Tensor):
         raise ValueError(f"radius should be one number, got {radius.tolist()}. {remedy}")
-
-
-def _require_batch(kernel: Kernel, batch_shape: torch.Size) -> None:
-    if kernel.batch_shape not in ((), batch_shape):
-        raise ValueError(
-            f"kernel should have no batch shape, or that of the trials, {tuple(batch_shape)} (from seed), got "
-            f"{tuple(kernel.batch_shape)}. Pass one kernel for all trials, or a seed for each kernel."
-        )
-
-
-def _require_own_parameters(kernel: Kernel, batch_shape: torch.Size) -> None:
-    shared = shared_parameter(kernel, batch_shape)
-    if shared is not None:
-        raise ValueError(
-            f"kernel should have the batch shape {tuple(batch_shape)} of the trials to be learned in each of them, got "
-            f"a shared {shared}. Build its parts with batch_shape={batch_shape}, or pass the number of tasks."
-        )
-
-
-def _count_tasks(kernel: object, refit_every: int | None) -> int:
-    if refit_every is not None:
-        require_count("refit_every", refit_every, "Pass after how many observations to learn the kernel again.")
-    if not isinstance(kernel, int) or isinstance(kernel, bool) or kernel < 1:
-        return num_tasks_of("kernel", kernel)
-    if refit_every is None:
-        raise ValueError(
-            f"kernel should be a multi-task kernel, got the number of tasks {kernel} without refit_every. "
-            "Pass refit_every=1 to learn a kernel."
-        )
-    return kernel

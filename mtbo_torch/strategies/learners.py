@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,15 +16,36 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from mtbo_torch.checks import require_finite
-from mtbo_torch.models.learning import count_facts, learn_kernel, standardize
+from mtbo_torch.models.learning import count_facts, learn_kernel, score_kernel, standardize
 from mtbo_torch.models.noise import set_noise
 from mtbo_torch.surrogate import IDENTITY, Surrogate, Units
 
 if TYPE_CHECKING:
-    from mtbo_torch.strategies.kernelized import KernelStrategy
+    from mtbo_torch.strategies.modeling import ModelStrategy
 
 # Where none is given, and until it is learned.
 DEFAULT_ETA = 0.1
+
+
+# By how much another kernel's score has to be larger before it takes the place of the one that is used. On BoTorch's
+# problems this halves the number of changes and costs hardly any accuracy.
+SMALLEST_LEAD = 2.0
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel that may be chosen, as it was last learned.
+
+    Attributes:
+        kernel: The kernel.
+        noise: ``(b) x n`` or ``1``, the regularizer that was learned with it.
+        score: How well it suited the data at the last refit, the mean over the trials of :func:`score_kernel`; NaN if
+            it was not asked.
+    """
+
+    kernel: Kernel
+    noise: Tensor
+    score: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -29,20 +53,38 @@ class Knowledge:
     """The state of a strategy's learning. Immutable: it is replaced at the very end, so a refused call changes nothing.
 
     Attributes:
-        surrogate: What is known.
-        kernel: The kernel behind it.
-        noise: ``(b) x 1`` or ``1``, the regularizer behind it.
+        surrogate: What is known; with all regularizers of a mixture where these are kept up to date.
+        candidates: The kernels that may be behind it, by name.
+        chosen: The name of the one that is.
         renewed_at: With how many observations its units, and perhaps its kernel, were last found.
         fresh_at: With how many the kernel was last learned from the start.
         facts: How much was known of the units when they were last found.
     """
 
     surrogate: Surrogate
-    kernel: Kernel
-    noise: Tensor
+    candidates: Mapping[str, Candidate]
+    chosen: str
     renewed_at: int = 0
     fresh_at: int = 0
     facts: int = 0
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel behind the surrogate."""
+        return self.candidates[self.chosen].kernel
+
+    @property
+    def noise(self) -> Tensor:
+        """``(b) x n`` or ``1``, the regularizer behind it."""
+        return self.candidates[self.chosen].noise
+
+    @cached_property
+    def own(self) -> Surrogate:
+        """What is known with the one regularizer :attr:`noise`."""
+        known = self.surrogate
+        if not known.regression.is_swept:
+            return known
+        return replace(known, regression=known.regression.with_noise(self.noise.unsqueeze(-2)), tracking=None)
 
 
 class KnownKernel:
@@ -50,19 +92,20 @@ class KnownKernel:
 
     Args:
         strategy: The strategy.
-        kernel: The kernel.
+        kernels: The kernel, or several of which the first is used at the start, by name.
         eta: The regularizer.
     """
 
-    def __init__(self, strategy: KernelStrategy[Any], kernel: Kernel, eta: float | None) -> None:
-        self.strategy, self.kernel, self.eta = strategy, kernel, eta
+    def __init__(self, strategy: ModelStrategy[Any], kernels: Mapping[str, Kernel], eta: float | None) -> None:
+        self.strategy, self.kernels, self.eta = strategy, kernels, eta
 
     def start(self, num_tasks: int) -> Knowledge:
         """Return what is known before the first observation of n tasks."""
         points = self.strategy.space.points
         noise = points.new_tensor([DEFAULT_ETA if self.eta is None else self.eta])
         no_Y = points.new_empty(*self.strategy.batch_shape, 0, num_tasks)
-        return self._know(deepcopy(self.kernel).to(points), noise, self._find_units(no_Y))
+        candidates = {name: Candidate(deepcopy(kernel).to(points), noise) for name, kernel in self.kernels.items()}
+        return self._know(candidates, next(iter(candidates)), self._find_units(no_Y))
 
     def learn(self, known: Knowledge, X: Tensor, Y: Tensor, count: int) -> Knowledge:
         """Return what is known after ``(b) x t x d`` points and their values, of which the last `count` are new."""
@@ -72,9 +115,13 @@ class KnownKernel:
     def memory(self, known: Knowledge) -> dict[str, Any]:
         """Return what :meth:`recall` needs, as plain values and tensors."""
         units = known.surrogate.units
+        candidates = {
+            name: {"kernel": deepcopy(dict(one.kernel.state_dict())), "noise": one.noise.clone(), "score": one.score}
+            for name, one in known.candidates.items()
+        }
         return {
-            "kernel": deepcopy(dict(known.kernel.state_dict())),
-            "noise": known.noise.clone(),
+            "candidates": candidates,
+            "chosen": known.chosen,
             "offset": None if units.offset is None else units.offset.clone(),
             "scale": None if units.scale is None else units.scale.clone(),
             "renewed_at": known.renewed_at,
@@ -84,20 +131,18 @@ class KnownKernel:
     def recall(self, known: Knowledge, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> Knowledge:
         """Return what was known after the observations had been told in these portions, bit for bit."""
         renewed_at, fresh_at = int(memory["renewed_at"]), int(memory["fresh_at"])
-        kernel, noise = deepcopy(known.kernel), memory["noise"].to(X)
-        kernel.load_state_dict(memory["kernel"])
+        candidates = {name: _restore(one, memory["candidates"][name], X) for name, one in known.candidates.items()}
+        if memory["chosen"] not in candidates:
+            raise ValueError(f"a kernel called {memory['chosen']!r}")
         units = self._find_units(Y[..., :renewed_at, :])
         offset, scale = (None if memory[name] is None else memory[name].to(X) for name in ("offset", "scale"))
         if [_shape(offset), _shape(scale)] != [_shape(units.offset), _shape(units.scale)]:
             raise ValueError("units that do not belong to the observations")
-        if noise.dim() > X.dim() - 1:
-            raise ValueError(f"noise of shape {tuple(noise.shape)}")
-        numbers = {"noise": noise, "offset": offset, "scale": scale} | dict(kernel.named_parameters())
-        for name, value in numbers.items():
+        for name, value in {"offset": offset, "scale": scale}.items():
             if value is not None:
                 require_finite(name, value)
         # To the last bit, which may depend on how the values lay in memory.
-        started = self._know(kernel, noise, replace(units, offset=offset, scale=scale))
+        started = self._know(candidates, memory["chosen"], replace(units, offset=offset, scale=scale))
         joined = _join_until(portions, renewed_at)
         surrogate = self.strategy._restore(started.surrogate, X, Y, joined, memory)
         facts = count_facts(Y[..., :renewed_at, :])
@@ -106,59 +151,76 @@ class KnownKernel:
     def _find_units(self, Y: Tensor) -> Units:
         return IDENTITY
 
-    def _know(self, kernel: Kernel, noise: Tensor, units: Units) -> Knowledge:
-        """Return what is known of a kernel before the first observation."""
-        kernel = kernel.requires_grad_(False)
-        return Knowledge(self.strategy._start(kernel, noise, units), kernel, noise)
+    def _know(self, candidates: Mapping[str, Candidate], chosen: str, units: Units) -> Knowledge:
+        """Return what is known of the kernels before the first observation."""
+        for one in candidates.values():
+            one.kernel.requires_grad_(False)
+        started = self.strategy._start(candidates[chosen].kernel, candidates[chosen].noise, units)
+        return Knowledge(started, candidates, chosen)
 
 
 class LearnedKernel(KnownKernel):
-    """The kernel's free parameters are learned again and again, by maximum likelihood, in standardized units.
+    """The kernels' free parameters are learned again and again, by maximum likelihood, in standardized units.
+
+    Of several kernels, that with the largest score is used, if it leads by enough: so none takes the place of another
+    for a single observation's sake. The trials of a batch use the same one, by the mean of their scores.
 
     Args:
         strategy: The strategy.
-        kernel: The kernel that learning starts from.
+        kernels: The kernels that learning starts from, by name.
         eta: The regularizer; None to learn it as well.
-        refit_every: After how many observations the kernel is learned again.
+        refit_every: After how many observations the kernels are learned again.
     """
 
-    def __init__(self, strategy: KernelStrategy[Any], kernel: Kernel, eta: float | None, refit_every: int) -> None:
-        super().__init__(strategy, kernel, eta)
+    def __init__(
+        self, strategy: ModelStrategy[Any], kernels: Mapping[str, Kernel], eta: float | None, refit_every: int
+    ) -> None:
+        super().__init__(strategy, kernels, eta)
         self.refit_every = refit_every
 
     def learn(self, known: Knowledge, X: Tensor, Y: Tensor, count: int) -> Knowledge:
         now = X.shape[-2]
-        if now // self.refit_every > (now - count) // self.refit_every:
+        if self.strategy._must_refit(now, count, known.renewed_at):
             return self._fill(self._refit(known, X, Y), X, Y)
         # Before the first refit, the units follow the data at ever larger steps; always, once a task is seen or varies.
         is_early = now < self.refit_every and now >= 2 * known.renewed_at
         if is_early or (known.facts < 2 * Y[..., 0, :].numel() and count_facts(Y) > known.facts):
-            renewed = self._know(known.kernel, known.noise, self._find_units(Y))
+            renewed = self._know(known.candidates, known.chosen, self._find_units(Y))
             return self._fill(replace(renewed, fresh_at=known.fresh_at), X, Y)
         return super().learn(known, X, Y, count)
 
     def _refit(self, known: Knowledge, X: Tensor, Y: Tensor) -> Knowledge:
-        """Return a new kernel's knowledge before the first observation."""
+        """Return what is known of the kernels learned anew, before the first observation."""
         units, count = self._find_units(Y), X.shape[-2]
         # From where the last refit ended; once the data have doubled, from the start again.
         is_fresh = count >= 2 * known.fresh_at
-        kernel = deepcopy(self.kernel if is_fresh else known.kernel)
-        learned = {name for name, parameter in self.kernel.named_parameters() if parameter.requires_grad}
-        for name, parameter in kernel.named_parameters():
-            parameter.requires_grad_(name in learned)
-        model = self.strategy._make_model(units.scale_points(X), units.scale_values(Y), kernel, self.eta)
-        if not is_fresh and self.eta is None:
-            set_noise(model.likelihood, known.noise)
-        fresh_at = count if is_fresh else known.fresh_at
-        try:
-            learn_kernel(model)
-        except ModelFittingError:
+        points, values = units.scale_points(X), units.scale_values(Y)
+        fitted = {name: self._fit(name, known.candidates[name], points, values, is_fresh) for name in self.kernels}
+        candidates = {name: fitted[name] or replace(known.candidates[name], score=math.nan) for name in fitted}
+        scores = {name: one.score for name, one in fitted.items() if one is not None}
+        if not scores:
             warnings.warn(
                 f"The kernel could not be learned from {count} observations; the strategy goes on with the one it had.",
                 stacklevel=2,
             )
-            return replace(self._know(known.kernel, known.noise, units), fresh_at=fresh_at)
-        return replace(self._know(model.covar_module, model.noise.detach(), units), fresh_at=fresh_at)
+        chosen = choose(scores, known.chosen) if scores else known.chosen
+        return replace(self._know(candidates, chosen, units), fresh_at=count if is_fresh else known.fresh_at)
+
+    def _fit(self, name: str, last: Candidate, X: Tensor, Y: Tensor, is_fresh: bool) -> Candidate | None:
+        """Return a kernel learned from standardized data, or None if it cannot be learned."""
+        kernel = deepcopy(self.kernels[name] if is_fresh else last.kernel)
+        learned = {name for name, parameter in self.kernels[name].named_parameters() if parameter.requires_grad}
+        for path, parameter in kernel.named_parameters():
+            parameter.requires_grad_(path in learned)
+        model = self.strategy._make_model(X, Y, kernel, self.eta)
+        if not is_fresh and self.eta is None:
+            set_noise(model.likelihood, last.noise)
+        try:
+            learn_kernel(model)
+        except ModelFittingError:
+            return None
+        score = score_kernel(model).mean().item() if len(self.kernels) > 1 else math.nan
+        return Candidate(model.covar_module, model.noise.detach(), score)
 
     def _fill(self, started: Knowledge, X: Tensor, Y: Tensor) -> Knowledge:
         grown = self.strategy._grow(started.surrogate, X, Y)
@@ -166,6 +228,23 @@ class LearnedKernel(KnownKernel):
 
     def _find_units(self, Y: Tensor) -> Units:
         return standardize(self.strategy.space.points, Y)
+
+
+def choose(scores: Mapping[str, float], current: str) -> str:
+    """Return the name with the largest score, or the current one if that hardly leads."""
+    best = max(scores, key=lambda name: -math.inf if math.isnan(scores[name]) else scores[name])
+    lead = scores[best] - scores.get(current, -math.inf)
+    return current if lead <= SMALLEST_LEAD else best
+
+
+def _restore(candidate: Candidate, memory: dict[str, Any], X: Tensor) -> Candidate:
+    kernel, noise = deepcopy(candidate.kernel), memory["noise"].to(X)
+    kernel.load_state_dict(memory["kernel"])
+    if noise.dim() > X.dim() - 1:
+        raise ValueError(f"noise of shape {tuple(noise.shape)}")
+    for name, value in {"noise": noise, **dict(kernel.named_parameters())}.items():
+        require_finite(name, value)
+    return Candidate(kernel, noise, float(memory["score"]))
 
 
 def _shape(tensor: Tensor | None) -> torch.Size | None:

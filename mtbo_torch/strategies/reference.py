@@ -20,13 +20,20 @@ from torch import Tensor
 from mtbo_torch.checks import require_ref_point
 from mtbo_torch.strategies.search import SearchOptions, SearchStrategy
 
-NUM_RESTARTS, RAW_SAMPLES, MC_SAMPLES = 4, 128, 64
 # Beyond, the boxes of the hypervolume are too many.
 MOST_TASKS = 4
 
 
 class _BoTorchStrategy(SearchStrategy):
-    """Independent GPs with learned hyperparameters, after ``2 (d + 1)`` random points; one trial after another."""
+    """Independent GPs with learned hyperparameters, after ``2 (d + 1)`` random points; one trial after another.
+
+    Attributes:
+        num_restarts: From how many points the acquisition is maximized.
+        raw_samples: From how many points these are chosen.
+        mc_samples: The number of samples of the posterior.
+    """
+
+    num_restarts, raw_samples, mc_samples = 4, 128, 64
 
     def _propose(self, weights: Tensor) -> Tensor:
         seeds = [int(torch.randint(2**31, (1,), generator=source)) for source in self._generators]
@@ -48,7 +55,7 @@ class _BoTorchStrategy(SearchStrategy):
             fit_gpytorch_mll(SumMarginalLogLikelihood(model.likelihood, model))
             for weight in weights:
                 acqf = self._acquisition(model, X, Y, weight, pending if len(pending) else None, seed)
-                pending = torch.cat([pending, self.space.optimize(acqf, NUM_RESTARTS, RAW_SAMPLES)])
+                pending = torch.cat([pending, self.space.optimize(acqf, self.num_restarts, self.raw_samples)])
         return pending[-q:]
 
     @abstractmethod
@@ -77,7 +84,7 @@ class NParEGO(_BoTorchStrategy):
     def _acquisition(
         self, model: ModelListGP, X: Tensor, Y: Tensor, weights: Tensor, pending: Tensor | None, seed: int
     ) -> AcquisitionFunction:
-        sampler = SobolQMCNormalSampler(torch.Size([MC_SAMPLES]), seed=seed)
+        sampler = SobolQMCNormalSampler(torch.Size([self.mc_samples]), seed=seed)
         return qLogNParEGO(model, X, scalarization_weights=weights, sampler=sampler, X_pending=pending)
 
 
@@ -119,7 +126,7 @@ class NEHVI(_BoTorchStrategy):
             model,
             ref_point=Y.amin(dim=0) if self.ref_point is None else self.ref_point.to(Y),
             X_baseline=X,
-            sampler=SobolQMCNormalSampler(torch.Size([MC_SAMPLES]), seed=seed),
+            sampler=SobolQMCNormalSampler(torch.Size([self.mc_samples]), seed=seed),
             prune_baseline=True,
             X_pending=pending,
         )

@@ -1,0 +1,266 @@
+"""Strategies that model the tasks: a surrogate with a kernel that is known, or learned again and again."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from mtbo_torch.checks import require_broadcast, require_count, require_same_kind, require_tensor
+from mtbo_torch.kernels import (
+    MultiTaskKernel,
+    adapt_kernel,
+    candidate_kernels,
+    default_kernel,
+    describe_kernel,
+    num_tasks_of,
+    require_takes,
+    shared_parameter,
+)
+from mtbo_torch.models import ExactMultiTaskGP, MultiTaskGPModel
+from mtbo_torch.models.learning import make_transforms
+from mtbo_torch.regression import Regression
+from mtbo_torch.space import Space
+from mtbo_torch.strategies.base import Strategy
+from mtbo_torch.strategies.goal import Goal
+from mtbo_torch.strategies.learners import DEFAULT_ETA, KnownKernel, LearnedKernel
+from mtbo_torch.surrogate import Surrogate, Units
+
+ModelT = TypeVar("ModelT", bound=MultiTaskGPModel)
+
+
+class ModelStrategy(Strategy, Generic[ModelT]):
+    """A strategy that asks where a surrogate of the tasks says; see :class:`MTKB` for the arguments.
+
+    Args:
+        space: Where to search.
+        goal: What to search for.
+        seed: A number, or b of them for as many trials side by side.
+        kernel: The kernel, or the number of tasks for one to be learned.
+        eta: The regularizer.
+        refit_every: After how many observations the kernel is learned again; None for a kernel that is known.
+    """
+
+    # Whether a task is learned from the others, too.
+    _shares_tasks = True
+    # Whether the data choose the kernel, if only the number of tasks is given.
+    _chooses_kernel = False
+
+    def __init__(
+        self,
+        space: Space,
+        goal: Goal,
+        seed: int | Sequence[int],
+        kernel: Kernel | int,
+        eta: float | None,
+        refit_every: int | None,
+    ) -> None:
+        super().__init__(space, goal, seed)
+        self.eta = DEFAULT_ETA if eta is None and refit_every is None else eta
+        self.refit_every = refit_every
+        self._kernels = self._find_kernels(kernel)
+        for candidate in self._kernels.values():
+            _require_batch(candidate, self.batch_shape)
+            require_takes("kernel", deepcopy(candidate).to(space.points), space.points)
+        if refit_every is None:
+            self._learner = KnownKernel(self, self._kernels, self.eta)
+        else:
+            for candidate in self._kernels.values():
+                _require_own_parameters(candidate, self.batch_shape)
+            self._learner = LearnedKernel(self, self._kernels, self.eta, refit_every)
+        self._known = self._learner.start(goal.num_tasks)
+
+    def _find_kernels(self, kernel: Kernel | int) -> dict[str, Kernel]:
+        """Return a copy of the kernel given, or those to choose from, by name."""
+        size = self.num_tasks, self.space.num_inputs, self.batch_shape
+        if not isinstance(kernel, Kernel) and self._chooses_kernel:
+            return dict(candidate_kernels(*size))
+        given = kernel if isinstance(kernel, Kernel) else default_kernel(*size)
+        return {"given": deepcopy(given) if self._shares_tasks else _cut_ties(given)}
+
+    @property
+    def kernel_scores(self) -> dict[str, float]:
+        """The scores of the kernels that the last refit had to choose from, by name, the one that is used first.
+
+        The score is the log marginal likelihood minus the number of parameters learned, and the mean of it over the
+        trials of a batch, which all use the same kernel. Empty if there was nothing to choose.
+
+        Example:
+            >>> import torch
+            >>> from mtbo_torch import MTKB
+            >>> strategy = MTKB(2, bounds=torch.tensor([[0.0], [1.0]], dtype=torch.double), refit_every=8)
+            >>> x = torch.linspace(0, 1, 8, dtype=torch.double).unsqueeze(-1)
+            >>> strategy.tell(x, torch.cat([(6 * x).sin(), 1 - (6 * x).sin()], dim=-1))
+            >>> next(iter(strategy.kernel_scores))  # the second task is the first one upside down
+            'shared'
+        """
+        known = self._known
+        names = sorted(known.candidates, key=lambda name: name != known.chosen)
+        scores = {name: known.candidates[name].score for name in names}
+        return {name: score for name, score in scores.items() if not math.isnan(score)}
+
+    def covariance_norm(self, x: Tensor) -> Tensor:
+        r"""Return :math:`\|\Gamma_t(x, x)\|`, ``(b) x q``, at ``(b) x q x d`` points, given what was told.
+
+        With `refit_every` it is that of the standardized values.
+        """
+        self._require_inputs(x)
+        with torch.no_grad():
+            return self._surrogate.inside(x).norm
+
+    def _require_inputs(self, x: Tensor) -> None:
+        d = self.space.num_inputs
+        x = require_tensor("x", x, "Pass one row per point.")
+        if x.dim() < 2 or x.shape[-1] != d:
+            raise ValueError(
+                f"x should be `(b) x q x d` with d = {d}, got shape {tuple(x.shape)}. Pass one row per point."
+            )
+        require_same_kind(("the search space", self.space.points), ("x", x))
+        require_broadcast("The batches of x and of the trials", x.shape[:-2], self.batch_shape)
+
+    @property
+    def model(self) -> ModelT:
+        """The posterior given everything told, as a BoTorch model in the user's units; signs are not turned."""
+        units = self._surrogate.units
+        transforms = {} if units.low is None else make_transforms(units)
+        kernel, noise = deepcopy(self._known.kernel), self._known.noise
+        model = self._make_model(self.train_X, self.train_Y, kernel, noise, **transforms).eval()
+        # A model transforms its inputs itself.
+        return model.adopt(replace(self._surrogate, units=replace(units, low=None, width=None), tracking=None))
+
+    def _must_refit(self, now: int, count: int, renewed_at: int) -> bool:
+        """Return whether kernels are to be learned again from now on, `count` observations after the last were told."""
+        assert self.refit_every is not None
+        return now // self.refit_every > (now - count) // self.refit_every
+
+    @property
+    def _surrogate(self) -> Surrogate:
+        return self._known.own
+
+    @abstractmethod
+    def _make_model(self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None, **options: Any) -> ModelT:
+        """Return the model of the strategy."""
+
+    @abstractmethod
+    def _fit_nothing(self, kernel: Kernel, noise: Tensor, X: Tensor, Y: Tensor) -> Regression:
+        """Return the regression of the strategy before the first observation."""
+
+    @abstractmethod
+    def _grow(self, surrogate: Surrogate, X: Tensor, Y: Tensor) -> Surrogate:
+        """Return what is known after ``(b) x q x d`` more points and ``(b) x q x n`` values."""
+
+    @abstractmethod
+    def _restore(
+        self, started: Surrogate, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]
+    ) -> Surrogate:
+        """Return what was known after the observations had been told in these portions, from what was at first."""
+
+    def _start(self, kernel: Kernel, noise: Tensor, units: Units) -> Surrogate:
+        """Return what is known before the first observation."""
+        no_X, no_Y = self._observed_X.rows[..., :0, :], self._observed_Y.rows[..., :0, :]
+        regression = self._fit_nothing(kernel, noise.unsqueeze(-2), no_X, no_Y)
+        return self.space.watch(self._sweep(Surrogate(regression, units)))
+
+    def _sweep(self, nothing: Surrogate) -> Surrogate:
+        """Return what is known before the first observation with all the regularizers that the strategy needs."""
+        return nothing
+
+    def _learn(self, X: Tensor, Y: Tensor, count: int) -> None:
+        self._known = self._learner.learn(self._known, X, Y, count)
+
+    def _memory(self) -> dict[str, Any]:
+        return self._learner.memory(self._known)
+
+    def _recall(self, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> None:
+        self._known = self._learner.recall(self._known, X, Y, portions, memory)
+
+    @abstractmethod
+    def _describe_guarantee(self) -> str:
+        """Return how optimistic the strategy is, and what that guarantees."""
+
+    def _summarize(self) -> tuple[str, list[list[str]]]:
+        headline, rows = super()._summarize()
+        headline += f"; {self._describe_guarantee()}"
+        if self.kernel_scores:
+            ranked = ", ".join(f"{name} {score:.1f}" for name, score in self.kernel_scores.items())
+            headline += f"; the kernel is {self._known.chosen!r} (scores: {ranked})"
+        return headline, rows
+
+    def _settings(self) -> dict[str, Any]:
+        return super()._settings() | {
+            "kernel": {name: describe_kernel(kernel) for name, kernel in self._kernels.items()},
+            "eta": None if self.eta is None else float(self.eta),
+            "refit_every": self.refit_every,
+            **self.space.settings(),
+        }
+
+
+class ExactModelStrategy(ModelStrategy[ExactMultiTaskGP]):
+    """A strategy that models all observations."""
+
+    def _make_model(
+        self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None, **options: Any
+    ) -> ExactMultiTaskGP:
+        return ExactMultiTaskGP(X, Y, covar_module=kernel, eta=eta, allow_missing=self._can_miss_values, **options)
+
+    def _fit_nothing(self, kernel: Kernel, noise: Tensor, X: Tensor, Y: Tensor) -> Regression:
+        return adapt_kernel(kernel, Y.shape[-1]).fit(noise, X, Y)
+
+    def _grow(self, surrogate: Surrogate, X: Tensor, Y: Tensor) -> Surrogate:
+        return surrogate.append(X, Y)
+
+    def _restore(
+        self, started: Surrogate, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]
+    ) -> Surrogate:
+        # Telling the observations again, in the same portions, repeats the same arithmetic.
+        for x, y in zip(X.split(portions, dim=-2), Y.split(portions, dim=-2), strict=True):
+            started = self._grow(started, x.contiguous(), y.contiguous())
+        return started
+
+
+def _cut_ties(kernel: Kernel) -> MultiTaskKernel:
+    """Return the kernel of a strategy that learns each task separately."""
+    if not isinstance(kernel, MultiTaskKernel):
+        raise ValueError(
+            f"kernel should be one of ours to be cut into independent tasks, got {type(kernel).__name__}. "
+            "Pass for instance IndependentKernel([k1, k2])."
+        )
+    return kernel.independent()
+
+
+def _require_batch(kernel: Kernel, batch_shape: torch.Size) -> None:
+    if kernel.batch_shape not in ((), batch_shape):
+        raise ValueError(
+            f"kernel should have no batch shape, or that of the trials, {tuple(batch_shape)} (from seed), got "
+            f"{tuple(kernel.batch_shape)}. Pass one kernel for all trials, or a seed for each kernel."
+        )
+
+
+def _require_own_parameters(kernel: Kernel, batch_shape: torch.Size) -> None:
+    shared = shared_parameter(kernel, batch_shape)
+    if shared is not None:
+        raise ValueError(
+            f"kernel should have the batch shape {tuple(batch_shape)} of the trials to be learned in each of them, got "
+            f"a shared {shared}. Build its parts with batch_shape={batch_shape}, or pass the number of tasks."
+        )
+
+
+def count_tasks(kernel: object, refit_every: int | None) -> int:
+    """Return the number of tasks of a kernel, or the number itself for one that is learned."""
+    if refit_every is not None:
+        require_count("refit_every", refit_every, "Pass after how many observations to learn the kernel again.")
+    if not isinstance(kernel, int) or isinstance(kernel, bool) or kernel < 1:
+        return num_tasks_of("kernel", kernel)
+    if refit_every is None:
+        raise ValueError(
+            f"kernel should be a multi-task kernel, got the number of tasks {kernel} without refit_every. "
+            "Pass refit_every=1 to learn a kernel."
+        )
+    return kernel

@@ -1,0 +1,181 @@
+"""The method to pick by default: nothing to set, from the first evaluation on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from botorch.utils.multi_objective.pareto import is_non_dominated
+from torch import Tensor
+
+from mtbo_torch.checks import require_count
+from mtbo_torch.improvement import Incumbent, Samples, log_improvement
+from mtbo_torch.optimization import draw_sobol
+from mtbo_torch.regression import Belief
+from mtbo_torch.scalarizations import ChebyshevScalarization
+from mtbo_torch.space import Search, make_space
+from mtbo_torch.strategies.goal import Goal
+from mtbo_torch.strategies.modeling import ExactModelStrategy
+from mtbo_torch.surrogate import Surrogate
+
+# Kernels are learned anew once this share of the observations is new.
+NEW_SHARE = 1 / 32
+# How many starts of a search lie around the present front, and how far from it in shares of the space.
+STARTS_NEAR, DISTANCE_NEAR = 64, 0.05
+
+
+class Optimizer(ExactModelStrategy):
+    r"""Find the best trade-offs between several objectives from few, noisy evaluations: no kernel, no radius, no prior.
+
+    It begins with a design of :math:`2 (d + 1)` points that fill the space, counting those you tell it. Then it learns
+    which kernel suits the tasks (:attr:`kernel_scores`), and asks for the point that promises the largest gain in
+    hypervolume (:class:`LogAverageImprovement`). There is no regret bound: if you know the kernel and a bound on the
+    objective's norm, and need one, use :class:`MTKB`.
+
+    Args:
+        num_tasks: The number of tasks n that are evaluated together.
+        bounds: ``2 x d``, a box to search; or
+        choices: ``N x d``, the points that may be chosen.
+        signs: 1, -1 or 0 for each task: to be maximized, to be minimized, or no objective (but perhaps constrained).
+            By default all tasks are maximized.
+        constraints: The pair of A, ``m x n``, and c, ``m``: the values of all n tasks should satisfy :math:`A y \le c`.
+        ref_point: ``k``, the value of each objective that has to be exceeded to count, in the units of the values told
+            and with their signs. By default it follows from the front found so far.
+        repeat: Whether a choice may be asked for again.
+        seed: All randomness follows from it. A list of b seeds gives b independent trials side by side: points are
+            then ``b x q x d`` and values ``b x q x n``.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch import Optimizer
+        >>> optimizer = Optimizer(num_tasks=2, bounds=torch.tensor([[0.0], [1.0]]))
+        >>> for _ in range(6):
+        ...     x = optimizer.ask()
+        ...     optimizer.tell(x, torch.cat([(3 * x).sin(), (3 * x).cos()], dim=-1))
+        >>> x, y = optimizer.pareto()
+    """
+
+    _can_miss_values = True
+    _chooses_kernel = True
+
+    def __init__(
+        self,
+        num_tasks: int,
+        *,
+        bounds: Tensor | None = None,
+        choices: Tensor | None = None,
+        signs: Sequence[int] | Tensor | None = None,
+        constraints: tuple[Tensor, Tensor] | None = None,
+        ref_point: Tensor | None = None,
+        repeat: bool = True,
+        seed: int | Sequence[int] = 0,
+    ) -> None:
+        require_count("num_tasks", num_tasks, "Pass the number of tasks.")
+        space = make_space(type(self).__name__, bounds, choices, repeat)
+        goal = Goal(num_tasks, space.points, ChebyshevScalarization, None, ref_point, signs, constraints)
+        super().__init__(space, goal, seed, num_tasks, eta=None, refit_every=1)
+        self._scrambles = [int(torch.randint(2**31, (1,), generator=source)) for source in self._generators]
+
+    @property
+    def design_size(self) -> int:
+        """The number of first points that fill the space, :math:`2 (d + 1)`."""
+        return 2 * (self.space.num_inputs + 1)
+
+    def _must_refit(self, now: int, count: int, renewed_at: int) -> bool:
+        return now >= self.design_size and now - renewed_at >= max(1, NEW_SHARE * now)
+
+    def _describe_guarantee(self) -> str:
+        missing = self.design_size - self.num_observations
+        return (
+            f"{missing} more points of its first design"
+            if missing > 0
+            else "the largest expected gain, without a guarantee"
+        )
+
+    def _propose(self, weights: Tensor) -> Tensor:
+        q, count = weights.shape[-2], self.num_observations + len(self._pending)
+        of_design = min(q, max(0, self.design_size - count))
+        # Without values there is nothing to improve upon, whatever is pending.
+        of_design = of_design if self.num_observations else q
+        used = torch.cat([self._observed_X.rows, self._pending_points()], dim=-2)
+        self.space.require_room(used, q)
+        if of_design:
+            used = torch.cat([used, self._fill(used, of_design)], dim=-2)
+        if of_design < q:
+            used = self._improve(used, q - of_design)
+        return used[..., -q:, :]
+
+    def _fill(self, used: Tensor, count: int) -> Tensor:
+        """Return the next points of the design, ``(b) x count x d``."""
+        start = used.shape[-2]
+        draws = [draw_sobol(self.space.num_inputs, count, seed, start) for seed in self._scrambles]
+        return self.space.find_nearest(torch.stack(draws).reshape(*self.batch_shape, count, -1), used)
+
+    def _improve(self, used: Tensor, count: int) -> Tensor:
+        """Return ``(b) x t x d`` points told, pending and chosen, and `count` more behind them."""
+        surrogate, told = self._surrogate, self.num_observations
+        with torch.no_grad():
+            incumbent, surrogate = self._find_incumbent(surrogate), surrogate.trust()
+            if used.shape[-2] > told:
+                surrogate, incumbent = self._expect(surrogate, incumbent, used[..., told:, :])
+        for i in range(count):
+            if i:
+                with torch.no_grad():
+                    surrogate, incumbent = self._expect(surrogate, incumbent, used[..., -1:, :])
+            search = Search(
+                surrogate, self._acquire(surrogate, incumbent), used, self._generators, True, self._starts(surrogate)
+            )
+            point, _ = self.space.search(search)
+            used = torch.cat([used, point], dim=-2)
+        return used
+
+    def _expect(self, surrogate: Surrogate, incumbent: Incumbent, X: Tensor) -> tuple[Surrogate, Incumbent]:
+        """Return both once ``(b) x q x d`` points are observed, at the mean."""
+        return surrogate.imagine(X), incumbent.after(self.goal.view(surrogate.inside(X)).mean)
+
+    def _find_incumbent(self, surrogate: Surrogate) -> Incumbent:
+        units, goal = surrogate.units, self.goal
+        belief = surrogate.inside(self._observed_X.rows)
+        feasible = None if goal.constraints is None else goal.constraints.hold(units.restore(belief).mean)
+        ref_point = None if goal.ref_point is None else goal.scale_ref_point(units)
+        samples, aim = Samples.draw(goal.num_objectives, seed=self.num_observations), goal.view(belief)
+        return Incumbent.among(aim.mean, aim.variance(), samples, ref_point, feasible)
+
+    def _acquire(self, surrogate: Surrogate, incumbent: Incumbent) -> Any:
+        goal, units = self.goal, surrogate.units
+
+        def acquire(belief: Belief) -> Tensor:
+            aim = goal.view(belief)
+            value = log_improvement(aim.mean, aim.covariance, incumbent)
+            if goal.constraints is not None:
+                outside = units.restore(belief.real)
+                probability = goal.constraints.probability(outside.mean, outside.covariance)
+                value = value + probability.clamp_min(torch.finfo(value.dtype).tiny).log()
+            return value.unsqueeze(-1)
+
+        return acquire
+
+    def _starts(self, surrogate: Surrogate) -> Tensor | None:
+        """Return points around the present front, ``(b) x S x d`` in the unit cube, each moved in a few inputs."""
+        X, d = self._observed_X.rows, self.space.num_inputs
+        low, width = self.space.hull[0], self.space.span
+        mean = self.goal.view(surrogate.inside(X)).mean.detach()
+        front = is_non_dominated(mean, deduplicate=False).to(mean).reshape(-1, X.shape[-2])
+        starts = []
+        for source, weights, x in zip(self._generators, front, X.reshape(-1, *X.shape[-2:]), strict=True):
+            places = torch.multinomial(weights.cpu(), STARTS_NEAR, replacement=True, generator=source)
+            steps = torch.randn(STARTS_NEAR, d, generator=source, dtype=torch.double) * DISTANCE_NEAR
+            moves = torch.rand(STARTS_NEAR, d, generator=source) < max(0.5, 1 / d)
+            starts.append((x[places.to(x.device)] - low) / width + (steps * moves).to(x))
+        return torch.stack(starts).clamp(0, 1).reshape(*self.batch_shape, STARTS_NEAR, d)
+
+    def _memory(self) -> dict[str, Any]:
+        return super()._memory() | {"scrambles": list(self._scrambles)}
+
+    def _recall(self, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> None:
+        scrambles = [int(seed) for seed in memory["scrambles"]]
+        if len(scrambles) != len(self._scrambles):
+            raise ValueError(f"{len(scrambles)} scrambles")
+        super()._recall(X, Y, portions, memory)
+        self._scrambles = scrambles
