@@ -12,7 +12,7 @@ from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
 from mtbo_torch import ICMKernel, IndependentKernel, SumOfSeparableKernel, TaskSimilarityKernel
-from mtbo_torch.kernels import MultiTaskKernel
+from mtbo_torch.kernels import MultiTaskKernel, TaskwiseKernel
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,12 @@ def independent(n: int, d: int) -> Case:
     return Case(kernel, oracles.separable(*terms))
 
 
+def taskwise(n: int, d: int) -> Case:
+    base = RBFKernel(batch_shape=torch.Size([n])).double()
+    base.lengthscale = torch.tensor([[[0.3 + 0.2 * j]] for j in range(n)], dtype=torch.double)
+    return Case(TaskwiseKernel(base), independent(n, d).gamma)
+
+
 KERNELS: list[Builder] = [
     icm,
     icm_of_rank_one,
@@ -115,11 +121,12 @@ KERNELS: list[Builder] = [
     commuting_sum,
     general_sum,
     independent,
+    taskwise,
 ]
 
 # One for each way through the regressions: k B, with equal eigenvalues, and singular; sums of matrices that commute
-# and of any; and unrelated tasks.
-PATHS: list[Builder] = [icm, similarity, identical_tasks, commuting_sum, general_sum, independent]
+# and of any; and unrelated tasks, each alone or all at once.
+PATHS: list[Builder] = [icm, similarity, identical_tasks, commuting_sum, general_sum, independent, taskwise]
 
 
 def data(t: int, n: int, d: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:

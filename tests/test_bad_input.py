@@ -37,9 +37,11 @@ from mtbo_torch import (
     IndependentKernel,
     InverseUniformWeights,
     LinearScalarization,
+    LogAverageImprovement,
     Mixture,
     NystromMultiTaskGP,
     NystromScalarizedMultiTaskUCB,
+    Optimizer,
     ScalarizedMultiTaskUCB,
     SphereWeights,
     SumOfSeparableKernel,
@@ -66,7 +68,7 @@ from mtbo_torch.ax_inputs import construct_inputs_scalarized_ucb, estimate_radiu
 from mtbo_torch.cli import main
 from mtbo_torch.confidence import independent_nystrom_radius, independent_radius, mobo_radius
 from mtbo_torch.feasibility import OutcomeConstraints
-from mtbo_torch.kernels import default_kernel, estimate_task_covar
+from mtbo_torch.kernels import TaskwiseKernel, candidate_kernels, default_kernel, estimate_task_covar
 from mtbo_torch.metrics import RegretTracker, average_regret, hypervolume, regret_certificate, scalarized_regret
 from mtbo_torch.plotting import (
     plot_certificate,
@@ -221,6 +223,9 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: SumOfSeparableKernel([ICMKernel(rbf(0.5), EYE, active_dims=(0,))]), "active_dims"),
     (lambda: IndependentKernel([]), "kernels should be a non-empty list"),
     (lambda: IndependentKernel([KERNEL]), r"kernels\[0\] should be a scalar kernel"),
+    (lambda: TaskwiseKernel(rbf(0.5)), "base_kernel should have a batch dimension for the tasks"),
+    (lambda: TaskwiseKernel(KERNEL), "base_kernel should be a scalar kernel"),
+    (lambda: candidate_kernels(2, 0), "num_inputs should be an integer"),
     # Model
     (lambda: ExactMultiTaskGP(X, Y[:, :2], KERNEL, eta=0.1), "train_Y should be .* n = 3 tasks"),
     (lambda: ExactMultiTaskGP(X, Y[:4], KERNEL, eta=0.1), "train_Y should be .* same leading shape"),
@@ -350,6 +355,11 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         "scalarization should have one",
     ),
     (lambda: ScalarizedMultiTaskUCB(MODEL, torch.ones(3), 1.0), "scalarization should be a Scalarization"),
+    (lambda: ax_inputs.construct_inputs_average_improvement(None), "model should be a BoTorch model"),
+    (lambda: LogAverageImprovement(MODEL, signs=[1, 2, 1]), "signs should be 1"),
+    (lambda: LogAverageImprovement(MODEL, torch.zeros(2)), "ref_point should have one finite entry for each of the 3"),
+    (lambda: LogAverageImprovement(MODEL, weights=torch.ones(3)), "weights should be `W x k` with k = 3"),
+    (lambda: LogAverageImprovement(MODEL).set_X_pending(Z[0]), "X_pending should be `p x d`"),
     (lambda: ScalarizedMultiTaskUCB(MODEL, SCALARIZATION, -1.0), "radius"),
     (lambda: ScalarizedMultiTaskUCB(MODEL, SCALARIZATION, NAN), "radius"),
     (lambda: ScalarizedMultiTaskUCB(MODEL, SCALARIZATION, 1.0, X_pending=Z[:, :1]), "X should be"),
@@ -500,7 +510,6 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: fit_gpytorch_mll(mll_of(ExactMultiTaskGP(X[:0], Y[:0]))), "train_X should have at least one row"),
     (lambda: mtkb(radius="practice"), r"radius should be a number, a function, or one of \('theory', 'mobo'\)"),
     (lambda: mtkb(radius=-1.0), "radius should be finite and >= 0"),
-    (lambda: mtkb(radius=None), "radius should be a number"),
     (lambda: mtkb(radius=torch.ones(2)), "radius should be one number"),
     (lambda: mtkb(kernel=3), "kernel should be a multi-task kernel, got the number of tasks 3 without refit_every"),
     (lambda: mtkb(kernel=0, refit_every=1), "kernel should be a multi-task kernel"),
@@ -814,6 +823,17 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: BUDGETED.ask(torch.tensor(2)), "q should be an integer"),
     (lambda: FUSSY.ask(), r"radius\(t\) should be a number"),
     (lambda: TOLD.covariance_norm(Z[:, :1]), "x should be .* d = 2"),
+    (lambda: TOLD.intervals(Z[:, :1]), "x should be .* d = 2"),
+    (lambda: mtkb().intervals(), "intervals should be asked of a strategy with choices"),
+    (lambda: mtkb().gain_left(), "gain_left should be asked of a strategy with choices"),
+    (lambda: mtkb().dominated(), "dominated should be asked of a strategy with choices"),
+    (lambda: mtkb(bound="norm").certificate(), 'certificate should be asked of a strategy with bound="mixture"'),
+    (lambda: Optimizer(0, bounds=BOX), "num_tasks should be"),
+    (lambda: Optimizer(2), "Optimizer should get either bounds or choices"),
+    (lambda: Optimizer(2, bounds=BOX, ref_point=torch.zeros(3)), "ref_point should have"),
+    (lambda: Optimizer(2, bounds=BOX, signs=[1]), "signs should be"),
+    (lambda: dual_radius(1.0, 1.0, 1.0, 1.0, missed=-1.0), "missed should be"),
+    (lambda: dual_radius(1.0, 1.0, 1.0, 1.0, unexplained=-1.0), "unexplained should be"),
     (lambda: TOLD.covariance_norm([0.0]), "x should be a torch.Tensor"),
     (lambda: TOLD.covariance_norm(Z.float()), "x should have the dtype"),
     (lambda: TRIALS.covariance_norm(Z.expand(3, 7, 2)), "batches of x and of the trials should"),
@@ -1001,6 +1021,7 @@ NOT_CALLED = {
     "Scalarization",
     "Strategy",
     "WeightDistribution",
+    "widen_for_missed",
 }
 # What the host or the package calls, not the user.
 NOT_CALLED_METHODS = {
@@ -1011,14 +1032,14 @@ NOT_CALLED_METHODS = {
     "num_outputs_per_input",
     "train",
     "upper_bound",
+    "round_off",
     "show",
     "place",
     "adopt",
     "build",
     "on_objectives",
     "sweep",
-    "radii",
-    "smallest_norm",
+    "judge",
 }
 
 

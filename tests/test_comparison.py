@@ -93,7 +93,7 @@ def test_figures_are_those_of_the_definition(name: str) -> None:
     points = ((X - X.amin(dim=0)) / (X.amax(dim=0) - X.amin(dim=0))).numpy()
     inside = oracles.separable(*separated(row.model.covar_module))
     gamma = lambda x, y: np.outer(sd, sd) * inside(x, y)  # noqa: E731
-    noise = row.model.noise.item() * sd**2
+    noise = row.model.noise.detach().numpy() * sd**2
     centered = Y.numpy() - mean
     means, covariances = oracles.leave_one_out(gamma, points, centered, noise)
     densities = [oracles._log_density(S, y - m) for S, y, m in zip(covariances, centered, means, strict=True)]
@@ -116,9 +116,9 @@ def test_differences_are_paired() -> None:
 def test_what_is_learned_is_counted() -> None:
     X, Y = draw(6, 3, 2, seed=0, shared=0.5)
     counts = {row.name: row.num_parameters for row in compare_kernels(X, Y).rows}
-    # Two lengthscales for each kernel, scales, a symmetric task matrix, and the noise.
-    expected = {"ICM": 2 + 6 + 1, "similarity": 2 + 1 + 1 + 1, "independent tasks": 3 * 3 + 1}
-    assert counts == expected | {"sum of separable": 2 + 3 + 3 * 3 + 1}
+    # Two lengthscales for each kernel, scales, a symmetric task matrix, and the noise of each task.
+    expected = {"ICM": 2 + 6 + 3, "similarity": 2 + 1 + 1 + 3, "independent tasks": 3 * 3 + 3}
+    assert counts == expected | {"sum of separable": 2 + 3 + 3 * 3 + 3}
 
 
 def test_models_are_ready_for_use_in_the_users_units() -> None:

@@ -248,7 +248,7 @@ X, Y, Z = data(6, 2, 2)
 BOX = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
 QUICK = {"bounds": BOX, "num_restarts": 1, "raw_samples": 8}
 LEARNED = {"refit_every": 2}
-FIXED = {"norm_bound": 1.0, "noise_scale": 0.1}
+FIXED = {"norm_bound": 60.0, "noise_scale": 0.1}
 
 
 def kernel() -> Any:

@@ -373,7 +373,7 @@ def test_constraints_do_not_make_a_point_cost_as_much_as_all_tasks() -> None:
     acqf = ScalarizedMultiTaskUCB(
         model, LinearScalarization(W), 1.0, constraints=(tensor([1.0, 0.0, 0.0]), tensor(0.5))
     )
-    assert acqf._knowledge(model)[0].regression.rotation is not None
+    assert acqf._knowledge(model).regression.rotation is not None
     assert model.surrogate.regression.rotation is None
 
 

@@ -6,26 +6,39 @@ nothing to do with each other. There the bounds are almost attained, and a radiu
 
 from __future__ import annotations
 
+import re
+import warnings
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cache
 
 import pytest
 import torch
+from gpytorch.kernels import RBFKernel
 from guarantees import (
     BROKEN,
+    MIXTURES,
+    RARE,
+    RIGHT,
+    Fit,
     Noise,
     Trace,
     break_radii,
+    compute_chance,
     compute_share_certified,
     compute_share_covered,
     draw_functions,
     draw_signs,
+    find_rounds_of_doubt,
+    follow_intervals,
     make_far_points,
+    make_strategy,
     play,
 )
 
-from mtbo_torch import MTBKB, MTKB, LinearScalarization, theory_oversampling
+from mtbo_torch import MTBKB, MTKB, ICMKernel, LinearScalarization, Mixture, NystromMultiTaskGP, theory_oversampling
 from mtbo_torch.experiments.instances import FiniteInstances
+from mtbo_torch.regression import Audit, NystromRegression
 
 TRIALS, ROUNDS, DELTA = 200, 60, 0.1
 GRID = torch.linspace(0, 1, 31, dtype=torch.double).unsqueeze(-1)
@@ -43,7 +56,7 @@ def run(
         eta=eta,
         delta=delta,
         seed=list(range(trials)),
-        **options,
+        **({"bound": "norm"} | options),
     )
     return play(strategy, instances, ROUNDS, noise)
 
@@ -160,3 +173,158 @@ def test_the_check_itself() -> None:
     needed, radius = torch.tensor([[1.0, 2.0], [1.0, 3.0]]), torch.tensor([[1.0, 2.0], [2.0, 2.9]])
     assert compute_share_covered(needed, radius) == 0.5
     assert compute_share_covered(needed, radius + 1) == 1
+
+
+# Intervals of the mixture: the algorithms that have them.
+INTERVALS = ["MT-KB-mixture", "MT-BKB-mixture"]
+with_intervals = pytest.mark.parametrize("algorithm", INTERVALS)
+LIKE = torch.empty(0, dtype=torch.double)
+
+
+def fit_intervals(
+    algorithm: str,
+    instances: FiniteInstances,
+    rounds: int,
+    delta: float,
+    names: tuple[str, ...] = (RIGHT,),
+    noise: Noise = torch.randn,
+) -> dict[str, Fit]:
+    presumed = (instances.norm_bound, instances.noise_scale, delta)
+    mixtures = {name: MIXTURES[name](*presumed) for name in names}
+    strategy = make_strategy(algorithm, instances, instances.noise_scale**2, delta, rounds)
+    return follow_intervals(strategy, instances, rounds, mixtures, noise)
+
+
+@with_intervals
+@pytest.mark.parametrize(
+    ("num_tasks", "delta", "noise", "trials", "rounds"),
+    [
+        (2, 0.1, torch.randn, 60, 25),
+        (6, 0.5, draw_signs, 30, 25),
+        *(
+            pytest.param(n, delta, noise, 200, 100, marks=pytest.mark.slow)
+            for n, delta, noise in [
+                (2, 0.1, torch.randn),
+                (2, 0.5, torch.randn),
+                (6, 0.1, torch.randn),
+                (6, 0.5, torch.randn),
+                (2, 0.1, draw_signs),
+            ]
+        ),
+    ],
+)
+def test_random_functions_stay_inside_their_intervals(
+    algorithm: str, num_tasks: int, delta: float, noise: Noise, trials: int, rounds: int
+) -> None:
+    instances = draw_functions(trials, num_tasks, GRID, noise_scale=0.1, num_centers=10)
+    fit = fit_intervals(algorithm, instances, rounds, delta, noise=noise)[RIGHT]
+    assert fit.worst.shape == (trials, rounds + 1)
+    assert fit.share_inside >= 1 - delta
+    assert fit.worst.max() > 0.8  # not for being far too wide
+
+
+WRONG_NOISE = ("half of sigma left out", "sigma dropped (to 0.1 %)", "delta left out")
+
+
+@cache
+def much_noise() -> FiniteInstances:
+    return make_far_points(TRIALS, 4, 1, noise_scale=3.0, norm=2.0, like=LIKE)
+
+
+def fit_much_noise(algorithm: str, delta: float, name: str, noise: Noise = torch.randn) -> Fit:
+    """One point, where f lies inside exactly while the martingale of the proof stays below 1 / delta."""
+    return fit_intervals(algorithm, much_noise(), 30, delta, (name,), noise)[name]
+
+
+@with_intervals
+@pytest.mark.parametrize(
+    ("delta", "noise"), [(0.5, torch.randn), (0.1, torch.randn), pytest.param(0.5, draw_signs, marks=pytest.mark.slow)]
+)
+def test_where_intervals_are_almost_attained_they_hold(algorithm: str, delta: float, noise: Noise) -> None:
+    share = fit_much_noise(algorithm, delta, RIGHT, noise).share_inside
+    assert 1 - delta <= share < 1 - delta / 4  # and not by much
+
+
+@with_intervals
+@pytest.mark.parametrize("name", WRONG_NOISE)
+def test_intervals_with_a_wrong_noise_part_are_found_out(algorithm: str, name: str) -> None:
+    assert compute_chance(fit_much_noise(algorithm, DELTA, name).share_inside, TRIALS, DELTA) < RARE
+
+
+@with_intervals
+@pytest.mark.slow
+def test_a_constant_that_the_data_choose_is_found_out(algorithm: str) -> None:
+    instances = make_far_points(400, 20, 1, noise_scale=20.0, norm=5.0, like=LIKE)
+    fits = fit_intervals(algorithm, instances, 100, 0.5, (RIGHT, "eta0 chosen after the data"))
+    assert fits[RIGHT].share_inside >= 0.5
+    assert compute_chance(fits["eta0 chosen after the data"].share_inside, 400, 0.5) < RARE
+
+
+@with_intervals
+def test_intervals_with_half_of_the_norm_are_found_out(algorithm: str) -> None:
+    names = (RIGHT, "half of b left out")
+    fits = fit_intervals(algorithm, two_points(50), 15, DELTA, names)
+    assert fits[RIGHT].share_inside == 1
+    assert fits[RIGHT].worst[:, 1:].max() > 0.95
+    seen = Fit(*(column[:, 1:] for column in (fits["half of b left out"].worst, fits["half of b left out"].typical)))
+    assert compute_chance(seen.share_inside, 50, DELTA) < RARE  # with data, too
+
+
+@with_intervals
+@pytest.mark.parametrize(
+    ("trials", "rounds"), [(30, 30), pytest.param(200, 200, marks=pytest.mark.slow)], ids=["short", "long"]
+)
+def test_a_true_norm_is_not_accused(algorithm: str, trials: int, rounds: int) -> None:
+    instances = draw_functions(trials, 2, GRID, noise_scale=0.1, num_centers=50)
+    strategy = make_strategy(algorithm, instances, 0.01, DELTA, rounds)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert find_rounds_of_doubt(strategy, instances, rounds).isinf().all()
+
+
+@with_intervals
+def test_half_of_the_norm_is_found_out_and_told_once(algorithm: str) -> None:
+    instances = draw_functions(20, 2, GRID, noise_scale=0.1, num_centers=50)
+    halved = replace(instances, norm_bound=instances.norm_bound / 2)
+    with pytest.warns(UserWarning, match="norm_bound should be at least") as told:
+        rounds = find_rounds_of_doubt(make_strategy(algorithm, halved, 0.01, DELTA, 200), halved, 40)
+    assert len(told) == 1
+    assert rounds.isfinite().double().mean() > 0.75  # a run that stays at one place may not notice
+    given, needed = (float(word.rstrip(".")) for word in re.findall(r"(?:norm|least) ([\d.]+)", str(told[0].message)))
+    (trial,) = (halved.norm_bound - given).abs().lt(1e-3 * given).nonzero().flatten().tolist()
+    assert given < needed <= instances.norm_bound[trial]
+
+
+@pytest.mark.parametrize("is_left_out", [False, True])
+def test_what_a_poor_dictionary_misses_is_part_of_the_bound(is_left_out: bool, monkeypatch) -> None:
+    """Nearly all data are at a point that is not in the dictionary: they seem to say much about the one that is.
+
+    What is missed comes in thrice: in the gain, in rho and in kappa. With any one of them the truth stays inside here.
+    """
+    X = torch.tensor([[0.0]] + 200 * [[1.0]], dtype=torch.double)
+    kernel = ICMKernel(RBFKernel(), torch.eye(2, dtype=torch.double)).double()
+    kernel.base_kernel.lengthscale = 0.85
+    with torch.no_grad():
+        gram = kernel.base_kernel(X[:2]).to_dense()
+    truth = torch.tensor([[0.0, 0.0], [1.0, -1.0]], dtype=torch.double)
+    norm = (truth * torch.linalg.solve(gram, truth)).sum().sqrt().item()
+    noise = torch.randn(201, 2, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    Y = truth[X.squeeze(-1).long()] + 0.1 * noise
+    if is_left_out:
+        audit = NystromRegression.audit
+
+        def presume_accuracy(regression: NystromRegression) -> Audit:
+            nothing = torch.zeros_like(audit(regression).missed)
+            gain = regression.rows.logdet(regression.logdets)[0] / 2
+            return audit(regression)._replace(gain=gain, missed=nothing, unexplained=nothing)
+
+        monkeypatch.setattr(NystromRegression, "audit", presume_accuracy)
+    model = NystromMultiTaskGP(X, Y, kernel, eta=0.01, dictionary=torch.tensor([0]))
+    lower, upper = model.intervals(X[:2], Mixture(norm, 0.1))
+    is_inside = bool(((lower <= truth) & (truth <= upper)).all())
+    assert is_inside != is_left_out
+
+
+def test_the_check_of_intervals_itself() -> None:
+    worst = torch.tensor([[1.0, 0.9], [1.1, 0.5], [0.3, torch.inf]], dtype=torch.double)
+    assert Fit(worst, worst).share_inside == pytest.approx(1 / 3)

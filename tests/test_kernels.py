@@ -13,7 +13,8 @@ from gpytorch.kernels import RBFKernel
 from linear_operator.operators import KroneckerProductLinearOperator
 from suites import close
 
-from mtbo_torch import ICMKernel, IndependentKernel, SumOfSeparableKernel, TaskSimilarityKernel
+from mtbo_torch import ExactMultiTaskGP, ICMKernel, IndependentKernel, SumOfSeparableKernel, TaskSimilarityKernel
+from mtbo_torch.kernels import TaskwiseKernel, adapt_kernel, candidate_kernels, shared_parameter
 
 
 @pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
@@ -33,8 +34,6 @@ def test_active_dims_of_the_whole_kernel() -> None:
     X = torch.rand(4, 3, dtype=torch.double)
     B = task_matrix(2)
     close(ICMKernel(rbf(0.5), B, active_dims=(2,))(X).to_dense(), ICMKernel(rbf(0.5), B)(X[:, 2:]).to_dense(), 1e-12)
-    from mtbo_torch import ExactMultiTaskGP
-
     Y = torch.rand(4, 2, dtype=torch.double)
     selective = ExactMultiTaskGP(X, Y, ICMKernel(rbf(0.5), B, active_dims=(2,)), eta=0.1)
     plain = ExactMultiTaskGP(X[:, 2:], Y, ICMKernel(rbf(0.5), B), eta=0.1)
@@ -139,3 +138,55 @@ def test_a_learned_similarity_cannot_leave_its_interval() -> None:
         kernel.raw_omega.data.fill_(raw)
         assert 0 <= kernel.omega.item() <= 1
         assert torch.linalg.eigvalsh(kernel.task_covar).min() >= -1e-15
+
+
+def tasks_at_once(*batch: int) -> TaskwiseKernel:
+    base = RBFKernel(ard_num_dims=2, batch_shape=torch.Size(batch)).double()
+    base.lengthscale = 0.2 + torch.rand(*batch, 1, 2, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    return TaskwiseKernel(base)
+
+
+def test_tasks_at_once_are_each_tasks_kernel_in_every_batch() -> None:
+    X = torch.rand(2, 5, 2, dtype=torch.double)
+    kernel = tasks_at_once(4, 2, 3)
+    assert kernel.num_tasks == 3
+    assert kernel.batch_shape == (4, 2)
+    value, fast = kernel(X).to_dense(), adapt_kernel(kernel, 3)(X, X)
+    close(fast, value, 1e-12)
+    for i in range(4):
+        for j in range(2):
+            close(kernel[i, j](X[j]).to_dense(), value[i, j], 1e-12)
+            apart = value[i, j].reshape(5, 3, 5, 3)
+            for a in range(3):
+                scales = kernel.base_kernel.lengthscale[i, j, a]
+                close(apart[:, a, :, a], (-torch.cdist(X[j] / scales, X[j] / scales).square() / 2).exp(), 1e-10)
+                assert not apart[:, a, :, [b for b in range(3) if b != a]].any()
+
+
+def test_tasks_at_once_select_their_inputs() -> None:
+    base = RBFKernel(batch_shape=torch.Size([2])).double()
+    X, Y = torch.rand(4, 3, dtype=torch.double), torch.rand(4, 2, dtype=torch.double)
+    selective = ExactMultiTaskGP(X, Y, TaskwiseKernel(base, active_dims=(2,)), eta=0.1)
+    plain = ExactMultiTaskGP(X[:, 2:], Y, TaskwiseKernel(base), eta=0.1)
+    close(selective.mean(X), plain.mean(X[:, 2:]), 1e-12)
+
+
+def test_a_dimension_of_tasks_is_no_batch_of_trials() -> None:
+    assert shared_parameter(tasks_at_once(2, 3), torch.Size([2])) is None
+    assert shared_parameter(tasks_at_once(2), torch.Size([2])) == "base_kernel.raw_lengthscale"
+    assert shared_parameter(tasks_at_once(2), torch.Size()) is None
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_candidates_have_the_same_values_and_slopes_with_and_without_gpytorch(batch: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    X1, X2 = (torch.rand(*batch, t, 3, generator=generator, dtype=torch.double) for t in (4, 6))
+    for kernel in candidate_kernels(2, 3, torch.Size(batch)).values():
+        kernel = kernel.double().requires_grad_(False)
+        weights = torch.rand(*batch, 8, 12, generator=generator, dtype=torch.double)
+        ours, theirs = X1.clone().requires_grad_(), X1.clone().requires_grad_()
+        (weights * adapt_kernel(kernel, 2)(ours, X2)).sum().backward()
+        value = kernel(theirs, X2).to_dense()
+        (weights * value).sum().backward()
+        close(adapt_kernel(kernel, 2)(ours, X2).detach(), value.detach(), 1e-10)
+        close(ours.grad, theirs.grad, 1e-8)

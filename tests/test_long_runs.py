@@ -73,7 +73,7 @@ def peak() -> int:
 def long_run(kind: type, omega: float, rounds: int, options: dict) -> LongRun:
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    strategy = kind(kernel(omega), choices=CHOICES, norm_bound=2.0, noise_scale=NOISE, eta=ETA, **options)
+    strategy = kind(kernel(omega), choices=CHOICES, norm_bound=2.0, bound="norm", noise_scale=NOISE, eta=ETA, **options)
     values = torch.cat([torch.sin(6 * CHOICES), torch.cos(5 * CHOICES)], dim=-1)
     record, before = {}, 0
     for t in range(1, rounds + 1):

@@ -627,7 +627,7 @@ def test_a_loop_with_missing_values(where: dict[str, Tensor], refit_every: int |
 
 
 def test_a_choice_is_the_maximizer_given_what_was_seen() -> None:
-    mtkb = run(strategy({"choices": CHOICES}, norm_bound=1.0, noise_scale=0.1), 6)
+    mtkb = run(strategy({"choices": CHOICES}, norm_bound=1.0, bound="norm", noise_scale=0.1), 6)
     gamma = oracles.separable((oracles.rbf(math.log(2)), task_matrix(N).numpy()))
     X, Y = mtkb.train_X.numpy(), mtkb.train_Y.numpy()
     mean, covariance, gain, *_ = oracles.given_seen(gamma, X, Y, 0.1, CHOICES.numpy())
@@ -770,7 +770,7 @@ def test_other_strategies_need_every_value(kind: type[Strategy]) -> None:
 
 def test_what_becomes_nearly_complete_gets_its_structure_back() -> None:
     X, Y, Z = data(12, N, 2)
-    strategy = MTKB(icm(N, 2).kernel, choices=Z, norm_bound=1.0, noise_scale=0.1, eta=0.1)
+    strategy = MTKB(icm(N, 2).kernel, choices=Z, norm_bound=1.0, bound="norm", noise_scale=0.1, eta=0.1)
     strategy.tell(X[:1], one_task_at_a_point(Y[:1]), allow_missing=True)
     assert isinstance(strategy.model.surrogate.regression, DenseRegression)
     strategy.tell(X[1:], Y[1:])

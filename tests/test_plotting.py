@@ -8,12 +8,13 @@ from itertools import pairwise
 import matplotlib.pyplot as plt
 import pytest
 import torch
+from botorch.models import SingleTaskGP
 from gpytorch.kernels import RBFKernel
 from matplotlib.axes import Axes
 from matplotlib.cbook import STEP_LOOKUP_MAP
 from torch import Tensor
 
-from mtbo_torch import ExactMultiTaskGP, ICMKernel
+from mtbo_torch import ExactMultiTaskGP, ICMKernel, Mixture
 from mtbo_torch.plotting import (
     plot_certificate,
     plot_dictionary,
@@ -109,6 +110,17 @@ def test_bands_are_radius_standard_deviations() -> None:
         heights = torch.as_tensor(band.get_paths()[0].vertices[:, 1])
         expected = posterior.mean[:, i] + 3 * posterior.variance[:, i].sqrt()
         assert (heights.unsqueeze(-1) - expected.detach()).abs().amin(dim=0).max() < 1e-9
+
+
+def test_bands_of_a_mixture_are_its_intervals() -> None:
+    own, mixture = model(), Mixture(norm_bound=3.0, noise_scale=0.1)
+    bands = plot_posterior(own, GRID, radius=mixture).collections
+    for bound in own.intervals(GRID, mixture):
+        for band, expected in zip(bands, bound.unbind(dim=-1), strict=True):
+            heights = torch.as_tensor(band.get_paths()[0].vertices[:, 1])
+            assert (heights.unsqueeze(-1) - expected.detach()).abs().amin(dim=0).max() < 1e-9
+    with pytest.raises(ValueError, match="radius should be a number for a SingleTaskGP"):
+        plot_posterior(SingleTaskGP(POINTS, VALUES), GRID, radius=mixture)
 
 
 def test_bands_take_missing_values_and_parameters_that_are_learned() -> None:

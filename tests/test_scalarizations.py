@@ -370,5 +370,11 @@ def test_only_the_objectives_enter_the_bound(matrix: Tensor) -> None:
         if isinstance(inner, LinearScalarization):
             tight = oracles.linear_ellipsoid(W2.numpy(), 1.5, mean, covariances)
         else:
-            tight = oracles.monotone_ellipsoid(lambda y: inner(torch.tensor(y)).item(), 1.5, mean, covariances)  # noqa: B023
+            w = W2.numpy() if isinstance(inner, ChebyshevScalarization) else 1 / W2.numpy()
+            tight = oracles.monotone_ellipsoid(
+                lambda y: oracles.chebyshev(w, y, np.array([-3.0, -2.0])),  # noqa: B023
+                1.5,
+                mean,
+                covariances,
+            )
         close(acqf(Z.unsqueeze(-2)), tight, 1e-8)

@@ -49,7 +49,7 @@ def test_a_panel_leaves_everything(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (tmp_path / "fig1b/fig1b.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (tmp_path / "fig1b/fig1b.svg").read_text()
     rows = list(csv.DictReader((tmp_path / "fig1b/summary.csv").read_text().splitlines()))
-    names = ["MT-KB", "MT-KB-ellipsoid", "MT-BKB", "IT-KB", "IT-BKB", "MOBO", "random", "Sobol"]
+    names = ["MT-KB", "MT-KB-mixture", "MT-BKB", "MT-BKB-mixture", "IT-KB", "IT-BKB", "MOBO", "random", "Sobol"]
     assert [row["algorithm"] for row in rows] == names
     lines = list(csv.DictReader(table(tmp_path).decode().splitlines()))
     assert len(lines) == len(names) * 2 * 12

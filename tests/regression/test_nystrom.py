@@ -23,7 +23,7 @@ from mtbo_torch import (
     theory_oversampling,
 )
 from mtbo_torch.kernels import adapt_kernel
-from mtbo_torch.regression import MatrixKernel, NystromRegression, nystrom, subspace
+from mtbo_torch.regression import MatrixKernel, NystromRegression, nystrom, sites, subspace
 from mtbo_torch.regression.whitened import GroupedRows, MatrixRows
 
 every_kernel = pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
@@ -485,7 +485,7 @@ def test_grouping_by_point() -> None:
     X = torch.randint(3, (2, 20, 2), generator=generator).double()
     X[1] = X[1].clamp_max(1)  # fewer distinct points in the second data set
     Y = torch.randn(2, 20, 3, generator=generator, dtype=torch.double)
-    distinct = subspace.Distinct.of(X, Y)
+    distinct = sites.Distinct.of(X, Y)
     for b in range(2):
         groups: dict[tuple[float, ...], list[int]] = {}
         for i, x in enumerate(X[b].tolist()):

@@ -45,7 +45,7 @@ def objective(x: Tensor) -> Tensor:
 
 def build(kind: type[Strategy], where: dict[str, Tensor], case: Builder = icm, **kwargs: object) -> Strategy:
     if kind in KERNELIZED:
-        options = {"norm_bound": 1.0, "noise_scale": 0.1, "num_restarts": 3, "raw_samples": 32}
+        options = {"norm_bound": 1.0, "bound": "norm", "noise_scale": 0.1, "num_restarts": 3, "raw_samples": 32}
         return kind(case(3, 2).kernel, **where, **(options | kwargs))
     return kind(3, **where, **kwargs)
 

@@ -29,7 +29,7 @@ def objective(x: Tensor) -> Tensor:
 
 
 def strategy(where: dict[str, Tensor], build: Builder = icm, **kwargs: object) -> MTBKB:
-    options = {"norm_bound": 1.0, "noise_scale": 0.1, "num_restarts": 2, "raw_samples": 16}
+    options = {"norm_bound": 1.0, "bound": "norm", "noise_scale": 0.1, "num_restarts": 2, "raw_samples": 16}
     return MTBKB(build(3, 2).kernel, **where, **(options | kwargs))
 
 
@@ -164,7 +164,14 @@ def test_unknown_horizons_double() -> None:
 @schedules
 def test_a_tiny_noise_does_not_fill_the_dictionary_with_copies(schedule: str) -> None:
     few = CHOICES[:20]
-    options = {"choices": few, "norm_bound": 1.0, "noise_scale": 0.1, "eta": 1e-6, "schedule": schedule}
+    options = {
+        "choices": few,
+        "norm_bound": 1.0,
+        "bound": "norm",
+        "noise_scale": 0.1,
+        "eta": 1e-6,
+        "schedule": schedule,
+    }
     mtbkb = run(run(MTBKB(icm(3, 2).kernel, seed=[0, 1], **options), 30), 5, q=3)
     assert mtbkb.num_observations == 45
     for i, size in enumerate(mtbkb.dictionary_size.tolist()):
@@ -184,7 +191,7 @@ def test_dictionary_and_probabilities_can_be_read() -> None:
 @pytest.mark.parametrize("kind", [MTKB, MTBKB])
 @schedules
 def test_trials_side_by_side_equal_trials_one_by_one(kind: type, schedule: str) -> None:
-    options = {"choices": CHOICES, "norm_bound": 1.0, "noise_scale": 0.1}
+    options = {"choices": CHOICES, "norm_bound": 1.0, "bound": "norm", "noise_scale": 0.1}
     options |= {"schedule": schedule, "oversampling": 0.5} if kind is MTBKB else {}
     seeds = [3, 1, 4]
     together = run(run(kind(icm(3, 2).kernel, seed=seeds, **options), 10), 2, q=2)
@@ -201,7 +208,7 @@ def test_trials_side_by_side_equal_trials_one_by_one(kind: type, schedule: str) 
 
 @pytest.mark.parametrize("kind", [MTKB, MTBKB])
 def test_trials_side_by_side_on_a_box_find_maximizers(kind: type) -> None:
-    options = {"norm_bound": 1.0, "noise_scale": 0.1, "num_restarts": 12, "raw_samples": 128}
+    options = {"norm_bound": 1.0, "bound": "norm", "noise_scale": 0.1, "num_restarts": 12, "raw_samples": 128}
     together = run(kind(icm(3, 2).kernel, bounds=BOUNDS, seed=[0, 1], **options), 4)
     radius, points = together.radius, together.ask()
     assert points.shape == (2, 1, 2)
@@ -219,7 +226,7 @@ def test_trials_side_by_side_on_a_box_find_maximizers(kind: type) -> None:
 @pytest.mark.parametrize("kind", [MTKB, MTBKB])
 def test_a_batch_of_trials_saves_and_continues(kind: type) -> None:
     def fresh() -> MTKB | MTBKB:
-        return kind(icm(3, 2).kernel, choices=CHOICES, norm_bound=1.0, noise_scale=0.1, seed=[0, 1])
+        return kind(icm(3, 2).kernel, choices=CHOICES, norm_bound=1.0, bound="norm", noise_scale=0.1, seed=[0, 1])
 
     first = run(fresh(), 4)
     second = fresh()
@@ -229,7 +236,7 @@ def test_a_batch_of_trials_saves_and_continues(kind: type) -> None:
 
 def test_each_trial_may_have_a_function_of_its_own() -> None:
     matrices = torch.stack([task_matrix(3, seed=seed) for seed in (0, 1)])
-    bounds = torch.tensor([1.0, 2.0], dtype=torch.double)
+    bounds = torch.tensor([10.0, 20.0], dtype=torch.double)
     together = MTKB(ICMKernel(rbf(0.5), matrices), choices=CHOICES, norm_bound=bounds, noise_scale=0.1, seed=[0, 1])
     run(together, 5)
     for i in range(2):

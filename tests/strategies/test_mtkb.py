@@ -28,7 +28,7 @@ def objective(x: Tensor) -> Tensor:
 
 
 def strategy(where: dict[str, Tensor], build: Builder = icm, **kwargs: object) -> MTKB:
-    options = {"norm_bound": 1.0, "noise_scale": 0.1, "num_restarts": 2, "raw_samples": 16}
+    options = {"norm_bound": 1.0, "bound": "norm", "noise_scale": 0.1, "num_restarts": 2, "raw_samples": 16}
     return MTKB(build(3, 2).kernel, **where, **(options | kwargs))
 
 
@@ -242,7 +242,7 @@ def test_scalarization_and_weights_can_be_chosen() -> None:
 
 def test_the_callers_kernel_is_not_shared() -> None:
     kernel = ICMKernel(rbf(0.5), task_matrix(3))
-    mtkb = MTKB(kernel, choices=CHOICES, norm_bound=1.0, noise_scale=0.1)
+    mtkb = MTKB(kernel, choices=CHOICES, norm_bound=1.0, bound="norm", noise_scale=0.1)
     run(mtkb, 2)
     before = mtkb.model.mean(CHOICES)
     kernel.base_kernel.lengthscale = 3.0
@@ -254,7 +254,7 @@ def test_the_regret_falls_and_the_bound_holds() -> None:
     averages = []
     for seed in range(5):
         f = RKHSFunction.draw(ICMKernel(rbf(0.2), task_matrix(2, seed=seed)), domain, seed=seed)
-        mtkb = MTKB(f.kernel, choices=domain, norm_bound=f.norm, noise_scale=0.1, seed=seed)
+        mtkb = MTKB(f.kernel, choices=domain, norm_bound=f.norm, bound="norm", noise_scale=0.1, seed=seed)
         generator, weights, covered = torch.Generator().manual_seed(seed), [], True
         for _ in range(60):
             x = mtkb.ask()

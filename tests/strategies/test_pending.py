@@ -31,7 +31,7 @@ def objective(x: Tensor) -> Tensor:
 
 def build(kind: type[Strategy], where: dict[str, Tensor], **options: object) -> Strategy:
     if kind in KERNELIZED:
-        defaults = {"norm_bound": 5.0, "noise_scale": 0.1, "num_restarts": 2, "raw_samples": 16}
+        defaults = {"norm_bound": 5.0, "bound": "norm", "noise_scale": 0.1, "num_restarts": 2, "raw_samples": 16}
         return kind(icm(3, 2).kernel, **where, **(defaults | options))
     return kind(3, **where, **options)
 

@@ -44,7 +44,7 @@ def objective(x: Tensor) -> Tensor:
 
 
 def strategy(kind: type[KernelStrategy], where: dict[str, Tensor], **options: object) -> KernelStrategy:
-    defaults = {"norm_bound": 1.0, "noise_scale": 0.1, "num_restarts": 4, "raw_samples": 32}
+    defaults = {"norm_bound": 1.0, "bound": "norm", "noise_scale": 0.1, "num_restarts": 4, "raw_samples": 32}
     own = {"oversampling": 0.5} if kind in (MTBKB, ITBKB) else {}
     return kind(**({"kernel": icm(3, 2).kernel} | defaults | own | where | options))
 
@@ -202,15 +202,18 @@ def test_units_do_not_matter(kind: type[KernelStrategy], where: dict[str, Tensor
     assert (elsewhere - ours).abs().max() > 1e-2
 
 
-def test_offsets_do_not_matter_from_the_first_value_on() -> None:
+@pytest.mark.parametrize("seed", range(3))
+def test_offsets_do_not_matter_from_the_first_value_on(seed: int) -> None:
+    # Multiples of 1/1024, and refits with 2 and 4 of them: offsets and units are exact, and so all fits are the same.
+    def rounded(x: Tensor) -> Tensor:
+        return (1024 * objective(x)).round() / 1024
+
     offset = torch.tensor([1.0, -2.0, 4.0], dtype=torch.double)
-    options = {"kernel": 3, "refit_every": 1, "norm_bound": None, "noise_scale": None, "signs": SIGNS, "radius": 1.0}
+    options = {"kernel": 3, "refit_every": 2, "norm_bound": None, "noise_scale": None, "signs": SIGNS, "radius": 1.0}
     shifted = {"ref_point": REF + offset[[0, 2]], "constraints": (LIMITS[0], LIMITS[1] + LIMITS[0] @ offset)}
     plain = {"ref_point": REF, "constraints": LIMITS}
-    # Early fits of shifted values end up to a few percent elsewhere; for one seed in seven that decides a near tie.
-    options["seed"] = 1
-    ours = run(strategy(MTKB, {"choices": CHOICES}, **options, **plain), 4)
-    theirs = run(strategy(MTKB, {"choices": CHOICES}, **options, **shifted), 4, lambda x: objective(x) + offset)
+    ours = run(strategy(MTKB, {"choices": CHOICES}, seed=seed, **options, **plain), 5, rounded)
+    theirs = run(strategy(MTKB, {"choices": CHOICES}, seed=seed, **options, **shifted), 5, lambda x: rounded(x) + offset)
     assert torch.equal(ours.train_X, theirs.train_X)
 
 

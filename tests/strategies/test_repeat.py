@@ -11,7 +11,7 @@ from mtbo_torch import MTBKB, MTKB
 from mtbo_torch.strategies import ITKB, MOBO, Strategy
 
 CHOICES = torch.rand(12, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
-SETTINGS = {"choices": CHOICES, "norm_bound": 1.0, "noise_scale": 0.1, "repeat": False}
+SETTINGS = {"choices": CHOICES, "norm_bound": 30.0, "noise_scale": 0.1, "repeat": False}
 
 
 def values(x: Tensor) -> Tensor:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 import torch
+from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
-from mtbo_torch import MTBKB, MTKB
+from mtbo_torch import MTBKB, MTKB, ICMKernel, Optimizer
 
 BOX = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
 POINTS = torch.rand(40, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
@@ -67,7 +68,9 @@ def test_a_strategy_shows_its_best_observations() -> None:
     strategy = told()
     strategy.ask(2)
     best, text = indices(strategy), repr(strategy)
-    assert text.startswith("MTKB: 40 observations of 3 tasks, 2 inputs in a box, 2 pending\n")
+    assert text.startswith(
+        "MTKB: 40 observations of 3 tasks, 2 inputs in a box, 2 pending; radius 1.0, without a guarantee\n"
+    )
     assert re.findall(r"^observation (\d+) ", text, flags=re.MULTILINE) == [str(i + 1) for i in best[:10]]
     assert f"{VALUES[best[0], 0]:.4g}" in text
     page = strategy._repr_html_()
@@ -78,19 +81,30 @@ def test_a_strategy_shows_its_best_observations() -> None:
 def test_roles_of_tasks_and_constraints_are_said() -> None:
     limits = torch.tensor([[0.0, 0.0, 1.0]], dtype=torch.double), torch.tensor([0.3], dtype=torch.double)
     first, second = repr(told(signs=(1, -1, 0), constraints=limits)).splitlines()[:2]
-    assert first.endswith(f"; {sum(y <= 0.3 for y in VALUES[:, 2].tolist())} of 40 satisfy the constraints")
+    assert f"; {sum(y <= 0.3 for y in VALUES[:, 2].tolist())} of 40 satisfy the constraints; " in first
     assert second.split("x_2")[1].split("  ") == ["", "task 1 (max)", "task 2 (min)", "task 3 (watched)"]
     never = limits[0], torch.tensor([-10.0], dtype=torch.double)
     assert repr(told(constraints=never)) == (
-        "MTKB: 40 observations of 3 tasks, 2 inputs in a box; 0 of 40 satisfy the constraints"
+        "MTKB: 40 observations of 3 tasks, 2 inputs in a box; 0 of 40 satisfy the constraints; radius 1.0, without a "
+        "guarantee"
     )
 
 
 def test_what_has_nothing_to_show_says_so_in_a_line() -> None:
     choices = torch.linspace(0, 1, 5, dtype=torch.double).unsqueeze(-1)
-    assert repr(MTKB(1, choices=choices, refit_every=1)) == "MTKB: 0 observations of 1 task, 1 input on 5 choices"
+    nothing = "0 observations of 1 task, 1 input on 5 choices"
+    assert repr(MTKB(1, choices=choices, refit_every=1)) == f"MTKB: {nothing}; radius 1.0, without a guarantee"
+    assert repr(Optimizer(1, choices=choices)) == f"Optimizer: {nothing}; 4 more points of its first design"
+    known = {"kernel": ICMKernel(RBFKernel(), torch.eye(1)), "choices": choices, "norm_bound": 1.0, "noise_scale": 0.1}
+    held = "its intervals hold with probability 0.9, if norm_bound and noise_scale do"
+    assert repr(MTKB(**known)) == f"MTKB: {nothing}; {held}"
+    assert repr(MTKB(**known, bound="norm")) == f"MTKB: {nothing}; its bounds hold with probability 0.9"
+    assert repr(MTBKB(**known, bound="norm")) == f"MTBKB: {nothing}; radius theory, without a guarantee"
     trials = MTBKB(2, bounds=BOX, refit_every=1, seed=[0, 1, 2])
-    assert repr(trials) == "MTBKB: 3 trials with 0 observations of 2 tasks, 2 inputs in a box"
+    assert (
+        repr(trials)
+        == "MTBKB: 3 trials with 0 observations of 2 tasks, 2 inputs in a box; radius 1.0, without a guarantee"
+    )
 
 
 def test_wide_tables_are_cut() -> None:

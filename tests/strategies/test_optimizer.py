@@ -1,0 +1,150 @@
+"""The method to pick by default: its design, its search, and everything a strategy has to survive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from botorch.test_functions.multi_objective import BraninCurrin
+from botorch.utils.multi_objective.hypervolume import Hypervolume
+from botorch.utils.multi_objective.pareto import is_non_dominated
+from torch import Tensor
+
+from mtbo_torch import LogAverageImprovement, Optimizer
+from mtbo_torch.optimization import draw_sobol
+from mtbo_torch.strategies import SobolSearch
+
+BOX = torch.tensor([[0.0, -1.0], [1.0, 1.0]], dtype=torch.double)
+CHOICES = torch.rand(40, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+WHERE = [{"bounds": BOX}, {"choices": CHOICES}]
+everywhere = pytest.mark.parametrize("where", WHERE, ids=["bounds", "choices"])
+
+
+def values(x: Tensor) -> Tensor:
+    first = -(x - 0.2).square().sum(dim=-1)
+    return torch.stack([first, -(x - 0.7).square().sum(dim=-1) + 0.3 * first], dim=-1)
+
+
+def played(optimizer: Optimizer, rounds: int, q: int = 1) -> Optimizer:
+    for _ in range(rounds):
+        x = optimizer.ask(q)
+        optimizer.tell(x, values(x))
+    return optimizer
+
+
+@everywhere
+def test_the_design_comes_first_and_fills_the_space(where: dict[str, Tensor]) -> None:
+    one, together = Optimizer(2, **where, seed=3), Optimizer(2, **where, seed=3)
+    assert one.design_size == 6
+    assert "6 more points of its first design" in repr(one)
+    singly = torch.cat([one.ask() for _ in range(6)])
+    assert torch.equal(singly, together.ask(6))
+    cube = one.space.from_cube(draw_sobol(2, 6, one._scrambles[0]))
+    assert torch.equal(singly, cube)
+    assert len(one.ask(3)) == 3  # all pending, nothing told: there is nothing to improve upon yet
+
+
+def test_what_is_told_counts_as_a_part_of_the_design() -> None:
+    optimizer, alone = Optimizer(2, bounds=BOX), Optimizer(2, bounds=BOX)
+    mine = torch.rand(4, 2, dtype=torch.double, generator=torch.Generator().manual_seed(1))
+    optimizer.tell(mine, values(mine))
+    assert torch.equal(optimizer.ask(2), alone.ask(6)[4:])
+    optimizer.tell(optimizer.asked_ids, values(torch.stack([optimizer.pending[i] for i in optimizer.asked_ids])))
+    assert "first design" not in repr(optimizer)
+    assert optimizer.kernel_scores  # learned as soon as the design is there
+
+
+@everywhere
+@pytest.mark.parametrize("signs", [None, (1, -1)])
+def test_it_asks_for_the_largest_improvement(where: dict[str, Tensor], signs: tuple[int, int] | None) -> None:
+    ref_point = torch.tensor([-2.0, -2.0 if signs is None else 2.0], dtype=torch.double)
+    for given in (None, ref_point):
+        optimizer = played(Optimizer(2, **where, signs=signs, ref_point=given), 8)
+        x = optimizer.ask()
+        acqf = LogAverageImprovement(optimizer.model, ref_point=given, signs=signs)
+        rivals = CHOICES if "choices" in where else BOX[0] + (BOX[1] - BOX[0]) * draw_sobol(2, 256, seed=1)
+        with torch.no_grad():
+            assert acqf(x.unsqueeze(0)) >= acqf(rivals.unsqueeze(-2)).max() - 1e-3
+
+
+@everywhere
+def test_runs_continue_bit_for_bit_in_the_design_and_after(where: dict[str, Tensor]) -> None:
+    for rounds in (2, 8):
+        first, second = played(Optimizer(2, **where), rounds), Optimizer(2, **where)
+        first.ask()
+        second.load_state_dict(first.state_dict())
+        assert torch.equal(first.ask(2), second.ask(2))
+        for optimizer in (first, second):
+            told = list(optimizer.pending.values())[-1].unsqueeze(0)
+            optimizer.tell(told, values(told))
+        assert torch.equal(first.ask(), second.ask())
+
+
+def test_trials_side_by_side_begin_as_each_alone() -> None:
+    together = played(Optimizer(2, bounds=BOX, seed=[3, 4]), 8)
+    for i, seed in enumerate([3, 4]):
+        alone = played(Optimizer(2, bounds=BOX, seed=seed), 6)
+        assert torch.equal(together.train_X[i, :6], alone.train_X)
+    assert together.ask(2).shape == (2, 2, 2)
+
+
+def test_a_design_on_few_choices_asks_for_each_once() -> None:
+    few = torch.tensor([[0.0, 0.0], [0.01, 0.0], [0.0, 0.01], [0.01, 0.01], [1.0, 1.0]], dtype=torch.double)
+    for seed in (0, [1, 2]):
+        optimizer = Optimizer(2, choices=few, repeat=False, seed=seed)
+        told = few[3].expand(*optimizer.batch_shape, 1, 2)
+        optimizer.tell(told, values(told))
+        rest = torch.cat([optimizer.ask(3), optimizer.ask()], dim=-2).reshape(-1, 4, 2)
+        for points in rest:
+            assert len(torch.cat([points, few[3:4]]).unique(dim=0)) == 5
+
+
+def test_several_points_spread_and_choices_are_not_asked_twice() -> None:
+    optimizer = played(Optimizer(2, choices=CHOICES, repeat=False), 8)
+    x = optimizer.ask(5)
+    assert len(torch.cat([optimizer.train_X, x]).unique(dim=0)) == 13
+    box = played(Optimizer(2, bounds=BOX), 8)
+    apart = torch.pdist(box.ask(4))
+    assert apart.min() > 1e-3
+
+
+def test_constraints_and_missing_values() -> None:
+    limit = (torch.tensor([[0.0, -1.0]], dtype=torch.double), torch.tensor([0.5], dtype=torch.double))
+    optimizer = Optimizer(2, choices=CHOICES, constraints=limit, signs=(1, 0))
+    x = optimizer.ask(6)
+    y = values(x)
+    y[2, 0] = torch.nan
+    optimizer.tell(x, y, allow_missing=True)
+    for _ in range(6):
+        x = optimizer.ask()
+        optimizer.tell(x, values(x))
+    allowed = values(CHOICES)[:, 1] >= -0.5
+    best = values(CHOICES)[allowed, 0].max()
+    found = optimizer.train_Y[optimizer.train_Y[:, 1] >= -0.5, 0]
+    assert found[~found.isnan()].max() == best
+
+
+def test_one_task_and_single_precision() -> None:
+    optimizer = Optimizer(1, bounds=torch.tensor([[0.0], [1.0]]))
+    for _ in range(10):
+        x = optimizer.ask()
+        optimizer.tell(x, -(x - 0.3).square())
+    assert optimizer.train_Y.max() > -1e-3
+
+
+@pytest.mark.slow
+def test_it_finds_more_than_sobol_points() -> None:
+    problem = BraninCurrin(negate=True).to(dtype=torch.double)
+
+    def reach(strategy: Any) -> float:
+        for _ in range(20):
+            x = strategy.ask()
+            strategy.tell(x, problem(x))
+        Y = strategy.train_Y
+        front = Y[is_non_dominated(Y) & (problem.ref_point < Y).all(dim=-1)]
+        return Hypervolume(problem.ref_point).compute(front) if len(front) else 0.0
+
+    for seed in (100, 101):
+        ours = reach(Optimizer(2, bounds=problem.bounds, ref_point=problem.ref_point, seed=seed))
+        assert ours > 1.1 * reach(SobolSearch(2, bounds=problem.bounds, seed=seed))
