@@ -1,7 +1,8 @@
-"""Compare MT-KB with BoTorch's methods on BoTorch's problems, all kernels learned: ``make bench-botorch``.
+"""Compare the default method and its rivals on BoTorch's problems, all kernels learned: ``make bench-botorch``.
 
-Every run has the same first points and the same number of evaluations. Finished runs are stored in a file and not
-repeated.
+Every run has the same first points, the same noise and the same number of evaluations. Finished runs are stored and not
+repeated, so the command can be stopped at any time. It writes a table, and with ``--picture`` curves over evaluations.
+Optuna takes part if it is installed.
 """
 
 from __future__ import annotations
@@ -11,89 +12,189 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"  # runs are independent: one core each
 
 import argparse
+import importlib.util
 import json
 import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from botorch.test_functions.base import MultiObjectiveTestProblem
-from botorch.test_functions.multi_objective import DTLZ2, BraninCurrin, CarSideImpact, Penicillin, VehicleSafety
+from botorch.test_functions.multi_objective import (
+    DTLZ2,
+    GMM,
+    ZDT1,
+    ZDT2,
+    BraninCurrin,
+    CarSideImpact,
+    Penicillin,
+    VehicleSafety,
+)
+from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
-from mtbo_torch import MTKB, ChebyshevScalarization, HypervolumeScalarization, InverseUniformWeights
+from mtbo_torch import MTKB, ChebyshevScalarization, ICMKernel, InverseUniformWeights, Optimizer
 from mtbo_torch.display import progress_bar
 from mtbo_torch.metrics import hypervolume
-from mtbo_torch.strategies import NEHVI, NParEGO, SobolSearch, Strategy
-from mtbo_torch.strategies.reference import NUM_RESTARTS, RAW_SAMPLES
+from mtbo_torch.optimization import draw_sobol
+from mtbo_torch.problems import RKHSFunction
+from mtbo_torch.strategies import NEHVI, NParEGO, SobolSearch
 
-PROBLEMS: dict[str, Callable[[], MultiObjectiveTestProblem]] = {
+
+def make_rkhs(num_tasks: int, seed: int) -> MultiObjectiveTestProblem:
+    """Return a function with correlated and conflicting tasks: of three inputs, with lengthscale 0.3."""
+    generator = torch.Generator().manual_seed(seed)
+    factor = torch.randn(num_tasks, 2, generator=generator, dtype=torch.double)
+    task_covar = factor @ factor.T + 0.1 * torch.eye(num_tasks, dtype=torch.double)
+    base = RBFKernel().double()
+    base.lengthscale = 0.3
+    return RKHSFunction.draw(ICMKernel(base, task_covar), draw_sobol(3, 512, seed), seed=seed)
+
+
+MAIN: dict[str, Callable[[], MultiObjectiveTestProblem]] = {
     "BraninCurrin": lambda: BraninCurrin(negate=True),
     "DTLZ2": lambda: DTLZ2(dim=6, num_objectives=2, negate=True),
     "VehicleSafety": lambda: VehicleSafety(negate=True),
     "Penicillin": lambda: Penicillin(negate=True),
     "CarSideImpact": lambda: CarSideImpact(negate=True),
 }
-
-
-def _make_mtkb(problem: MultiObjectiveTestProblem, seed: int, **options: Any) -> Strategy:
-    effort = {"num_restarts": NUM_RESTARTS, "raw_samples": RAW_SAMPLES}  # as for BoTorch's methods
-    return MTKB(problem.num_objectives, bounds=problem.bounds, refit_every=1, seed=seed, **effort, **options)
-
-
-def _make_hypervolume_mtkb(problem: MultiObjectiveTestProblem, seed: int, **options: Any) -> Strategy:
-    aim = {"scalarization": HypervolumeScalarization, "ref_point": problem.ref_point, "bound": "ellipsoid"}
-    return _make_mtkb(problem, seed, **aim, **options)
-
-
-ALGORITHMS: dict[str, Callable[[MultiObjectiveTestProblem, int], Strategy]] = {
-    "MT-KB": _make_mtkb,
-    "MT-KB, radius 1": lambda p, seed: _make_mtkb(p, seed, radius=1.0),
-    "MT-KB, hypervolume": _make_hypervolume_mtkb,
-    "MT-KB, hypervolume, radius 1": lambda p, seed: _make_hypervolume_mtkb(p, seed, radius=1.0),
-    "qLogNParEGO": lambda p, seed: NParEGO(p.num_objectives, bounds=p.bounds, seed=seed),
-    "qLogNEHVI": lambda p, seed: NEHVI(p.num_objectives, ref_point=p.ref_point, bounds=p.bounds, seed=seed),
-    "Sobol": lambda p, seed: SobolSearch(p.num_objectives, bounds=p.bounds, seed=seed + 1000),
+# The number after a dash is that of the objectives.
+PROBLEMS: dict[str, Callable[[], MultiObjectiveTestProblem]] = MAIN | {
+    "ZDT1": lambda: ZDT1(dim=8, negate=True),
+    "ZDT2": lambda: ZDT2(dim=8, negate=True),
+    "GMM-2": lambda: GMM(num_objectives=2, negate=True),
+    "GMM-3": lambda: GMM(num_objectives=3, negate=True),
+    "GMM-4": lambda: GMM(num_objectives=4, negate=True),
+    "DTLZ2-5": lambda: DTLZ2(dim=9, num_objectives=5, negate=True),
+    "DTLZ2-8": lambda: DTLZ2(dim=12, num_objectives=8, negate=True),
+    "RKHS-2": lambda: make_rkhs(2, seed=1),
+    "RKHS-4": lambda: make_rkhs(4, seed=2),
 }
-BAYES_WEIGHTS = 200
-DENSE_SAMPLE = 2**14
+# In shares of each task's standard deviation, whatever --noise says.
+OWN_NOISE = {"RKHS-2": 0.1, "RKHS-4": 0.1}
+MOST_EXACT = 4  # objectives; with more, the hypervolume is estimated
+BAYES_WEIGHTS, DENSE_SAMPLE, HYPERVOLUME_SAMPLE = 200, 2**14, 2**16
 PEER = "qLogNEHVI"
 
 
+class Asked(Protocol):
+    """Whatever is asked for points and told values."""
+
+    def ask(self) -> Tensor: ...
+    def tell(self, x: Tensor, y: Tensor) -> None: ...
+
+
+class ThoroughNEHVI(NEHVI):
+    """qLogNEHVI with Ax's settings."""
+
+    num_restarts, raw_samples, mc_samples = 20, 1024, 128
+
+
+class ThoroughNParEGO(NParEGO):
+    """qLogNParEGO with Ax's settings."""
+
+    num_restarts, raw_samples, mc_samples = 20, 1024, 128
+
+
+class Optuna:
+    """Optuna's sampler with Gaussian processes; it finds a reference point itself."""
+
+    def __init__(self, problem: MultiObjectiveTestProblem, seed: int) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self.problem, self.optuna = problem, optuna
+        sampler = optuna.samplers.GPSampler(seed=seed, n_startup_trials=1)
+        self.study = optuna.create_study(directions=["maximize"] * problem.num_objectives, sampler=sampler)
+        low, high = problem.bounds.tolist()
+        sides = zip(low, high, strict=True)
+        self.space = {f"x{i:02}": optuna.distributions.FloatDistribution(*side) for i, side in enumerate(sides)}
+        self.trial: Any = None
+
+    def ask(self) -> Tensor:
+        self.trial = self.study.ask(self.space)
+        return self.problem.bounds.new_tensor([[self.trial.params[name] for name in self.space]])
+
+    def tell(self, x: Tensor, y: Tensor) -> None:
+        if self.trial is not None:
+            self.study.tell(self.trial, y[0].tolist())
+            return
+        for point, values in zip(x.tolist(), y.tolist(), strict=True):
+            params = dict(zip(self.space, point, strict=True))
+            create = self.optuna.trial.create_trial
+            self.study.add_trial(create(params=params, distributions=self.space, values=values))
+
+
+ALGORITHMS: dict[str, Callable[[MultiObjectiveTestProblem, int], Asked]] = {
+    "Optimizer": lambda p, seed: Optimizer(p.num_objectives, bounds=p.bounds, ref_point=p.ref_point, seed=seed),
+    "MT-KB": lambda p, seed: MTKB(p.num_objectives, bounds=p.bounds, refit_every=1, seed=seed),
+    "qLogNEHVI": lambda p, seed: ThoroughNEHVI(p.num_objectives, ref_point=p.ref_point, bounds=p.bounds, seed=seed),
+    "qLogNEHVI, modest": lambda p, seed: NEHVI(p.num_objectives, ref_point=p.ref_point, bounds=p.bounds, seed=seed),
+    "qLogNParEGO": lambda p, seed: ThoroughNParEGO(p.num_objectives, bounds=p.bounds, seed=seed),
+    "qLogNParEGO, modest": lambda p, seed: NParEGO(p.num_objectives, bounds=p.bounds, seed=seed),
+    "Optuna": Optuna,
+    "Sobol": lambda p, seed: SobolSearch(p.num_objectives, bounds=p.bounds, seed=seed + 1000),
+}
+
+
+def can_run(name: str, algorithm: str) -> bool:
+    """Return False for what takes hours, boxes of the hypervolume with many objectives, and for what is missing."""
+    if algorithm == "Optuna" and importlib.util.find_spec("optuna") is None:
+        return False
+    return algorithm not in (PEER, "qLogNEHVI, modest", "Optuna") or build(name).num_objectives <= MOST_EXACT
+
+
+@cache
 def build(name: str) -> MultiObjectiveTestProblem:
     problem = PROBLEMS[name]().to(dtype=torch.double)
-    problem.ref_point = problem.ref_point.double()
+    problem.ref_point, problem.bounds = problem.ref_point.double(), problem.bounds.double()
     return problem
 
 
-def run(name: str, algorithm: str, seed: int, rounds: int) -> dict[str, Any]:
-    """Run one strategy; return the observed values and the seconds per round without the evaluation."""
+@cache
+def sample(name: str) -> Tensor:
+    """Return the values at many points, ``N x n``."""
+    problem = build(name)
+    unit = draw_sobol(problem.dim, DENSE_SAMPLE, seed=0)
+    return problem.evaluate_true(problem.bounds[0] + (problem.bounds[1] - problem.bounds[0]) * unit) * turn(problem)
+
+
+def turn(problem: MultiObjectiveTestProblem) -> int:
+    return -1 if problem.negate else 1
+
+
+def run(name: str, algorithm: str, seed: int, rounds: int, noise: float) -> dict[str, Any]:
+    """Run one strategy; return the points and the CPU seconds per round without the evaluation."""
     torch.set_num_threads(1)
+    torch.manual_seed(seed)
     warnings.simplefilter("ignore")  # BoTorch's and GPyTorch's, about line searches and jitter
     problem = build(name)
-    first = SobolSearch(problem.num_objectives, bounds=problem.bounds, seed=seed).ask(2 * (problem.dim + 1))
+    generator = torch.Generator().manual_seed(seed)
+    scale = OWN_NOISE.get(name, noise) * sample(name).std(dim=0)
+
+    def evaluate(x: Tensor) -> Tensor:
+        values = problem.evaluate_true(x) * turn(problem)
+        return values + scale * torch.randn(values.shape, generator=generator, dtype=values.dtype)
+
     strategy = ALGORITHMS[algorithm](problem, seed)
-    strategy.tell(first, problem(first))
-    seconds = 0.0
+    x = SobolSearch(problem.num_objectives, bounds=problem.bounds, seed=seed).ask(2 * (problem.dim + 1))
+    strategy.tell(x, evaluate(x))
+    points, seconds = [x], 0.0
     for _ in range(rounds):
-        started = time.perf_counter()
+        started = time.process_time()
         x = strategy.ask()
-        seconds += time.perf_counter() - started
-        y = problem(x)
-        started = time.perf_counter()
+        seconds += time.process_time() - started
+        y = evaluate(x)
+        started = time.process_time()
         strategy.tell(x, y)
-        seconds += time.perf_counter() - started
-    return {
-        "problem": name,
-        "algorithm": algorithm,
-        "seed": seed,
-        "rounds": rounds,
-        "seconds": seconds / rounds,
-        "Y": strategy.train_Y.tolist(),
-    }
+        seconds += time.process_time() - started
+        points.append(x)
+    job = {"problem": name, "algorithm": algorithm, "seed": seed, "rounds": rounds, "noise": noise}
+    return job | {"seconds": seconds / rounds, "X": torch.cat(points).tolist()}
 
 
 def load(path: Path) -> list[dict[str, Any]]:
@@ -107,23 +208,54 @@ def load(path: Path) -> list[dict[str, Any]]:
     return runs
 
 
-def compute_bayes_regrets(problem: MultiObjectiveTestProblem, runs: list[dict[str, Any]]) -> list[float]:
-    """Compute the Bayes regret of each run, on values scaled so that the reference point is 0 and the best of a task 1.
+class Judge:
+    """What the runs on one problem found, without the noise.
 
-    The best attainable values come from a dense sample and all points of all runs.
+    Hypervolumes are shares of the best known: BoTorch's, or else that of a dense sample and all points of all runs. The
+    Bayes regret is over 200 Chebyshev weights, on values scaled so that the reference point is 0 and the best of a task
+    1; what is attainable is again the best of a dense sample and all points of all runs.
+
+    Args:
+        name: The problem.
+        runs: All runs on it.
     """
-    everything = [torch.tensor(run["Y"], dtype=torch.double) for run in runs]
-    generator = torch.Generator().manual_seed(0)
-    weights = InverseUniformWeights(problem.num_objectives).sample(BAYES_WEIGHTS, generator, torch.double)
-    sample = problem(SobolSearch(problem.num_objectives, bounds=problem.bounds).ask(DENSE_SAMPLE))
-    attainable = torch.cat([sample, *everything])
-    width = attainable.amax(dim=0) - problem.ref_point
-    scalarization = ChebyshevScalarization(weights)
 
-    def find_best(Y: Tensor) -> Tensor:
-        return scalarization(((Y - problem.ref_point) / width).expand(BAYES_WEIGHTS, *Y.shape)).amax(dim=-1)
+    def __init__(self, name: str, runs: list[dict[str, Any]]) -> None:
+        self.problem = problem = build(name)
+        self.ref_point, self.first = problem.ref_point, 2 * (problem.dim + 1)
+        self.values = [problem.evaluate_true(torch.tensor(r["X"], dtype=torch.double)) * turn(problem) for r in runs]
+        attainable = torch.cat([sample(name), *self.values])
+        self.width = (attainable.amax(dim=0) - self.ref_point).clamp_min(1e-12)
+        self.weights = InverseUniformWeights(problem.num_objectives).sample(
+            BAYES_WEIGHTS, torch.Generator().manual_seed(0), torch.double
+        )
+        self.largest = self.scalarize(attainable).amax(dim=-1)
+        self.cube = draw_sobol(problem.num_objectives, HYPERVOLUME_SAMPLE, seed=0)
+        try:
+            self.best = problem.max_hv
+        except NotImplementedError:
+            self.best = self.measure(attainable)
 
-    return [(find_best(attainable) - find_best(Y)).mean().item() for Y in everything]
+    def scalarize(self, Y: Tensor) -> Tensor:
+        scaled = (Y - self.ref_point) / self.width
+        return ChebyshevScalarization(self.weights)(scaled.expand(BAYES_WEIGHTS, *Y.shape))
+
+    def measure(self, Y: Tensor) -> float:
+        """Return the hypervolume of ``t x n`` values."""
+        if Y.shape[-1] <= MOST_EXACT:
+            return hypervolume(Y, self.ref_point)
+        scaled = (Y - self.ref_point) / self.width
+        dominated = torch.zeros(len(self.cube), dtype=torch.bool)
+        for row in scaled:
+            dominated |= (self.cube <= row).all(dim=-1)
+        return dominated.double().mean().item() * self.width.prod().item()
+
+    def follow(self, place: int) -> tuple[list[float], list[float]]:
+        """Return the share of the hypervolume and the Bayes regret of a run, from its first points on."""
+        Y = self.values[place]
+        shares = [self.measure(Y[:t]) / self.best for t in range(self.first, len(Y) + 1)]
+        found = self.scalarize(Y).cummax(dim=-1).values[:, self.first - 1 :]
+        return shares, (self.largest.unsqueeze(-1) - found).mean(dim=0).tolist()
 
 
 def format_spread(values: list[float]) -> str:
@@ -131,57 +263,92 @@ def format_spread(values: list[float]) -> str:
     return f"{numbers.mean():.3f} ± {numbers.std(correction=0):.3f}"
 
 
-def show(runs: list[dict[str, Any]]) -> None:
-    """Print a Markdown table of hypervolume as a share of the best known, Bayes regret, and seconds per round."""
+def show(runs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Print a Markdown table; return the curves of each problem and algorithm."""
     print("| problem | algorithm | runs | hypervolume share | Bayes regret | seconds per round | qLogNEHVI's over it |")
     print("|---|---|---|---|---|---|---|")
+    curves: dict[str, dict[str, Any]] = {}
     for name in PROBLEMS:
         mine = [run for run in runs if run["problem"] == name]
         if not mine:
             continue
-        problem = build(name)
-        regrets = compute_bayes_regrets(problem, mine)
+        judge = Judge(name, mine)
         times = {a: [run["seconds"] for run in mine if run["algorithm"] == a] for a in ALGORITHMS}
         mean = {a: sum(values) / len(values) for a, values in times.items() if values}
         for algorithm in mean:
-            own = [i for i, run in enumerate(mine) if run["algorithm"] == algorithm]
-            shares = [
-                hypervolume(torch.tensor(mine[i]["Y"], dtype=torch.double), problem.ref_point) / problem.max_hv
-                for i in own
-            ]
+            own = [judge.follow(i) for i, run in enumerate(mine) if run["algorithm"] == algorithm]
+            curves.setdefault(name, {})[algorithm] = own
             ratio = f"{mean[PEER] / mean[algorithm]:.1f}" if PEER in mean and algorithm not in (PEER, "Sobol") else ""
             print(
-                f"| {name} | {algorithm} | {len(own)} | {format_spread(shares)} "
-                f"| {format_spread([regrets[i] for i in own])} "
-                f"| {mean[algorithm]:.2f} | {ratio} |"
+                f"| {name} | {algorithm} | {len(own)} | {format_spread([shares[-1] for shares, _ in own])} "
+                f"| {format_spread([regrets[-1] for _, regrets in own])} | {mean[algorithm]:.2f} | {ratio} |",
+                flush=True,
             )
+    return curves
+
+
+def draw(curves: dict[str, dict[str, Any]], path: Path) -> None:
+    """Save a picture: hypervolume over evaluations, mean and standard deviation."""
+    from matplotlib.figure import Figure
+
+    columns = min(3, len(curves))
+    rows = -(-len(curves) // columns)
+    figure = Figure(figsize=(4.2 * columns, 3.1 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axis, (name, of_algorithm) in zip(axes, curves.items(), strict=False):
+        for number, algorithm in enumerate(ALGORITHMS):
+            if algorithm not in of_algorithm:
+                continue
+            shares = torch.tensor([shares for shares, _ in of_algorithm[algorithm]])
+            mean, sd = shares.mean(dim=0), shares.std(dim=0, correction=0)
+            line = axis.plot(mean, label=algorithm, color=f"C{number}")
+            axis.fill_between(range(len(mean)), mean - sd, mean + sd, color=line[0].get_color(), alpha=0.15, lw=0)
+        axis.set(title=name, xlabel="evaluations after the first points", ylabel="share of the hypervolume")
+    for axis in axes[len(curves) :]:
+        axis.remove()
+    axes[0].legend(fontsize=7)
+    figure.savefig(path, dpi=130)
+    print(f"Saved {path}.")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--problems", nargs="+", default=list(MAIN), choices=[*PROBLEMS, "all"], metavar="NAME")
+    parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS), choices=ALGORITHMS, metavar="NAME")
+    parser.add_argument("--noise", type=float, default=0.0, help="in shares of each task's standard deviation")
     parser.add_argument("--rounds", type=int, default=25, help="evaluations after the first 2 (d + 1)")
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2, help="number of processes")
     parser.add_argument("--out", type=Path, default=Path("results/botorch_problems.jsonl"))
+    parser.add_argument("--picture", type=Path, help="where to save curves")
     options = parser.parse_args()
     options.out.parent.mkdir(parents=True, exist_ok=True)
+    problems = list(PROBLEMS) if "all" in options.problems else options.problems
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    runs = [run for run in load(options.out) if run["rounds"] == options.rounds and run["seed"] in seeds]
-    done = {(run["problem"], run["algorithm"], run["seed"]) for run in runs}
-    wanted = [(p, a, s) for p in PROBLEMS for s in seeds for a in ALGORITHMS if (p, a, s) not in done]
+    jobs = [(p, a, s) for s in seeds for p in problems for a in options.algorithms if can_run(p, a)]
+
+    def identify(run: dict[str, Any]) -> tuple[str, str, int] | None:
+        same = run["rounds"] == options.rounds and run.get("noise") == options.noise
+        return (run["problem"], run["algorithm"], run["seed"]) if same else None
+
+    stored = {identify(run): run for run in load(options.out)}
+    runs = [stored[job] for job in jobs if job in stored]
+    wanted = [job for job in jobs if job not in stored]
     with (
         ProcessPoolExecutor(options.workers) as pool,
-        progress_bar(len(done) + len(wanted), "runs", "run") as bar,
+        progress_bar(len(jobs), "runs", "run") as bar,
         options.out.open("a") as file,
     ):
-        bar.update(len(done))
-        for future in as_completed([pool.submit(run, *job, options.rounds) for job in wanted]):
+        bar.update(len(runs))
+        for future in as_completed([pool.submit(run, *job, options.rounds, options.noise) for job in wanted]):
             runs.append(future.result())
             file.write(json.dumps(runs[-1]) + "\n")
             file.flush()
             bar.update(1)
-    show(runs)
+    curves = show(runs)
+    if options.picture:
+        draw(curves, options.picture)
 
 
 if __name__ == "__main__":
