@@ -64,6 +64,11 @@ class Space(ABC):
         """The number of inputs d."""
         return self.points.shape[-1]
 
+    @property
+    def input_names(self) -> list[str]:
+        """The names of the inputs."""
+        return [f"x_{i + 1}" for i in range(self.num_inputs)]
+
     @cached_property
     def hull(self) -> Tensor:
         """``2 x d``, the corners of the smallest box around it."""

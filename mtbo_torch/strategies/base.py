@@ -237,7 +237,7 @@ class Strategy(ABC):
         if not len(best):
             return headline, []
         inputs, tasks = (min(size, MOST_COLUMNS) for size in (d, self.num_tasks))
-        rows = [["Pareto-optimal", *[f"x_{i + 1}" for i in range(inputs)], *self.goal.name_tasks()[:tasks]]]
+        rows = [["Pareto-optimal", *self.space.input_names[:inputs], *self.goal.label_tasks()[:tasks]]]
         shown = best[:MOST_ROWS]
         numbers = torch.cat([X[shown, :inputs], Y[shown, :tasks]], dim=-1)
         for i, row in zip(shown.tolist(), numbers.tolist(), strict=True):

@@ -47,6 +47,7 @@ class Goal:
     ) -> None:
         require_scalarization_class(scalarization)
         self.num_tasks = num_tasks
+        self.task_names = [f"task {i + 1}" for i in range(num_tasks)]
         self.scalarization = scalarization
         self.signs = [1] * num_tasks if signs is None else require_signs(signs, num_tasks)
         self._tasks = [task for task, sign in enumerate(self.signs) if sign]
@@ -106,12 +107,11 @@ class Goal:
             ref_point = _find_best(self.orient(units.scale_values(Y)))
         return self.scalarization.build(weights, ref_point)
 
-    def name_tasks(self) -> list[str]:
+    def label_tasks(self) -> list[str]:
         """Return the names of the tasks, with their roles if these differ."""
-        names = [f"task {i + 1}" for i in range(self.num_tasks)]
         if self._objectives is None:
-            return names
-        return [f"{name} ({ROLES[sign]})" for name, sign in zip(names, self.signs, strict=True)]
+            return self.task_names
+        return [f"{name} ({ROLES[sign]})" for name, sign in zip(self.task_names, self.signs, strict=True)]
 
     def settings(self) -> dict[str, Any]:
         """Return everything that decides what it does, as plain values."""
