@@ -23,7 +23,9 @@ from mtbo_torch.confidence import (
     nystrom_radius,
     theory_oversampling,
 )
+from mtbo_torch.experiment import Experiment
 from mtbo_torch.improvement import LogAverageImprovement
+from mtbo_torch.inputs import Category, Inputs, Integer, Ordered, Real
 from mtbo_torch.intervals import Mixture
 from mtbo_torch.kernels import ICMKernel, IndependentKernel, SumOfSeparableKernel, TaskSimilarityKernel
 from mtbo_torch.models import ExactMultiTaskGP, NystromMultiTaskGP
@@ -47,13 +49,17 @@ __all__ = [
     "MTBKB",
     "MTKB",
     "BoxWeights",
+    "Category",
     "ChebyshevScalarization",
     "DirichletWeights",
     "ExactMultiTaskGP",
+    "Experiment",
     "FixedWeights",
     "HypervolumeScalarization",
     "ICMKernel",
     "IndependentKernel",
+    "Inputs",
+    "Integer",
     "InverseUniformWeights",
     "LinearScalarization",
     "LogAverageImprovement",
@@ -62,6 +68,8 @@ __all__ = [
     "NystromScalarizedMultiTaskUCB",
     "ObjectiveScalarization",
     "Optimizer",
+    "Ordered",
+    "Real",
     "ScalarizedMultiTaskUCB",
     "SphereWeights",
     "SumOfSeparableKernel",

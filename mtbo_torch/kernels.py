@@ -9,6 +9,7 @@ Matrices are point-major: entry ``(i n + a, j n + b)`` is the covariance of task
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
@@ -19,9 +20,11 @@ from typing import Any
 
 import gpytorch
 import torch
+from botorch.models.kernels import CategoricalKernel
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
-from gpytorch.constraints import Interval
+from gpytorch.constraints import GreaterThan, Interval
 from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, ProductKernel, RBFKernel, ScaleKernel
+from gpytorch.priors import LogNormalPrior
 from linear_operator import to_linear_operator
 from linear_operator.operators import DenseLinearOperator, KroneckerProductLinearOperator, LinearOperator
 from torch import Tensor
@@ -425,8 +428,12 @@ class _KernelOfTask(Kernel):
         return values.select(-2, self.task) if diag else values.to_dense().select(-3, self.task)
 
 
-def default_kernel(num_tasks: int, num_inputs: int, batch_shape: torch.Size = NO_BATCH) -> ICMKernel:
+def default_kernel(
+    num_tasks: int, num_inputs: int, batch_shape: torch.Size = NO_BATCH, categories: Sequence[int] = ()
+) -> ICMKernel:
     """Return the kernel to be learned when none is given: BoTorch's RBF kernel, and a B of full rank.
+
+    For inputs that are categories, it is multiplied by BoTorch's kernel for these.
 
     It has one lengthscale per input.
 
@@ -436,6 +443,7 @@ def default_kernel(num_tasks: int, num_inputs: int, batch_shape: torch.Size = NO
         num_tasks: The number of tasks n.
         num_inputs: The number of inputs d.
         batch_shape: ``(b)``, to learn a kernel for each data set of a batch.
+        categories: The places of the inputs whose values have no order.
 
     Example:
         >>> from mtbo_torch.kernels import default_kernel
@@ -445,11 +453,11 @@ def default_kernel(num_tasks: int, num_inputs: int, batch_shape: torch.Size = NO
     require_count("num_inputs", num_inputs, "Pass the number of inputs d.")
     if not isinstance(batch_shape, torch.Size):
         raise ValueError(f"batch_shape should be a torch.Size, got {batch_shape!r}. Pass for instance torch.Size([2]).")
-    return ICMKernel(_make_rbf(num_inputs, batch_shape), num_tasks=num_tasks)
+    return ICMKernel(_make_base(num_inputs, batch_shape, categories), num_tasks=num_tasks)
 
 
 def candidate_kernels(
-    num_tasks: int, num_inputs: int, batch_shape: torch.Size = NO_BATCH
+    num_tasks: int, num_inputs: int, batch_shape: torch.Size = NO_BATCH, categories: Sequence[int] = ()
 ) -> dict[str, MultiTaskKernel]:
     r"""Return the kernels from which data can choose when none is given, by name.
 
@@ -464,14 +472,15 @@ def candidate_kernels(
         num_tasks: The number of tasks n.
         num_inputs: The number of inputs d.
         batch_shape: ``(b)``, to learn a kernel for each data set of a batch.
+        categories: The places of the inputs whose values have no order.
 
     Example:
         >>> from mtbo_torch.kernels import candidate_kernels
         >>> list(candidate_kernels(num_tasks=2, num_inputs=3))
         ['shared', 'shared, two scales', 'own', 'own, two scales']
     """
-    shared = default_kernel(num_tasks, num_inputs, batch_shape)
-    slow, fast = _make_rbf(num_inputs, batch_shape, SLOW), _make_rbf(num_inputs, batch_shape, 1 / SLOW)
+    shared = default_kernel(num_tasks, num_inputs, batch_shape, categories)
+    slow, fast = (_make_base(num_inputs, batch_shape, categories, stretch) for stretch in (SLOW, 1 / SLOW))
     both = AdditiveKernel(slow, _scale(fast, FAST_SHARE))
     candidates: dict[str, MultiTaskKernel] = {
         "shared": shared,
@@ -480,19 +489,38 @@ def candidate_kernels(
     if num_tasks == 1:
         return candidates
     each = torch.Size([*batch_shape, num_tasks])
-    slow, fast = _make_rbf(num_inputs, each, SLOW), _make_rbf(num_inputs, each, 1 / SLOW)
+    slow, fast = (_make_base(num_inputs, each, categories, stretch) for stretch in (SLOW, 1 / SLOW))
     both = AdditiveKernel(_scale(slow, 1.0), _scale(fast, FAST_SHARE))
     return candidates | {
-        "own": TaskwiseKernel(_scale(_make_rbf(num_inputs, each), 1.0)),
+        "own": TaskwiseKernel(_scale(_make_base(num_inputs, each, categories), 1.0)),
         "own, two scales": TaskwiseKernel(both),
     }
 
 
-def _make_rbf(num_inputs: int, batch_shape: torch.Size, stretch: float = 1.0) -> Kernel:
-    """Return BoTorch's RBF kernel, to be learned from lengthscales that are stretched."""
-    kernel = get_covar_module_with_dim_scaled_prior(ard_num_dims=num_inputs, batch_shape=batch_shape)
-    kernel.lengthscale = stretch * kernel.lengthscale.detach()
-    return kernel
+def _make_base(
+    num_inputs: int, batch_shape: torch.Size, categories: Sequence[int] = (), stretch: float = 1.0
+) -> Kernel:
+    """Return BoTorch's RBF kernel, to be learned from lengthscales that are stretched, times one for categories."""
+    others = [place for place in range(num_inputs) if place not in categories]
+    parts: list[Kernel] = []
+    if others:
+        active = tuple(others) if categories else None
+        rbf = get_covar_module_with_dim_scaled_prior(len(others), batch_shape=batch_shape, active_dims=active)
+        rbf.lengthscale = stretch * rbf.lengthscale.detach()
+        parts.append(rbf)
+    if categories:
+        # At its mode, values of two categories have the correlation exp(-1 / 2), if there is one such input.
+        prior = LogNormalPrior(loc=math.log(2 / len(categories)) + 1, scale=1.0)
+        parts.append(
+            CategoricalKernel(
+                ard_num_dims=len(categories),
+                batch_shape=batch_shape,
+                active_dims=tuple(categories),
+                lengthscale_prior=prior,
+                lengthscale_constraint=GreaterThan(0.01, transform=None, initial_value=prior.mode),
+            )
+        )
+    return parts[0] if len(parts) == 1 else ProductKernel(*parts)
 
 
 def _scale(kernel: Kernel, start: float) -> ScaleKernel:
@@ -702,7 +730,7 @@ def _constant_variance(kernel: Kernel) -> Tensor | None:
 
     GPyTorch's own way compares the points with themselves, which waits for the device in every acquisition.
     """
-    if type(kernel) in (RBFKernel, MaternKernel):
+    if type(kernel) in (RBFKernel, MaternKernel, CategoricalKernel):
         return kernel.raw_lengthscale.new_ones(kernel.batch_shape)
     if type(kernel) is ScaleKernel:
         inner = _constant_variance(kernel.base_kernel)
@@ -716,14 +744,14 @@ def _constant_variance(kernel: Kernel) -> Tensor | None:
 
 
 def _is_plain(kernel: Kernel) -> bool:
-    """Return whether a kernel is a combination of RBF kernels without anything to be learned."""
-    if type(kernel) is RBFKernel:
+    """Return whether a kernel is a combination of RBF and category kernels without anything to be learned."""
+    if type(kernel) in (RBFKernel, CategoricalKernel):
         return not kernel.raw_lengthscale.requires_grad
     if kernel.active_dims is not None:
         return False
     if type(kernel) is ScaleKernel:
         return not kernel.raw_outputscale.requires_grad and _is_plain(kernel.base_kernel)
-    return type(kernel) is AdditiveKernel and all(map(_is_plain, kernel.kernels))
+    return type(kernel) in (AdditiveKernel, ProductKernel) and all(map(_is_plain, kernel.kernels))
 
 
 def _evaluate_plain(kernel: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
@@ -731,7 +759,10 @@ def _evaluate_plain(kernel: Kernel, X1: Tensor, X2: Tensor) -> Tensor:
         return _rbf(kernel, X1, X2)
     if type(kernel) is ScaleKernel:
         return kernel.outputscale[..., None, None] * _evaluate_plain(kernel.base_kernel, X1, X2)
-    return reduce(torch.add, [_evaluate_plain(part, X1, X2) for part in kernel.kernels])
+    if type(kernel) is CategoricalKernel:  # no gradient leads from one category to another
+        return kernel(X1.detach(), X2).to_dense()
+    combine = torch.add if type(kernel) is AdditiveKernel else torch.mul
+    return reduce(combine, [_evaluate_plain(part, X1, X2) for part in kernel.kernels])
 
 
 def _rbf(kernel: RBFKernel, X1: Tensor, X2: Tensor) -> Tensor:

@@ -13,9 +13,15 @@ from botorch.utils.sampling import manual_seed
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
+from mtbo_torch.grid import Grid
+
 # At a kink, and a Chebyshev scalarization has many, a longer line search gains nothing.
 LONGEST_LINE_SEARCH = 10
 FLAT = 1e-6
+# How often climbs and changes of single inputs take turns.
+MOST_CLIMBS = 4
+# Between limits climbs are slow: from how many starts there are any, and with how many steps.
+FEW_STARTS, MOST_STEPS = 4, 40
 
 
 def maximize(
@@ -25,6 +31,7 @@ def maximize(
     num_restarts: int,
     raw_samples: int,
     extra: Tensor | None = None,
+    grid: Grid | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Maximize each of b functions, by one call of BoTorch's batched L-BFGS-B from several starts each.
 
@@ -37,6 +44,8 @@ def maximize(
         num_restarts: The number of starts for each function.
         raw_samples: The number of Sobol points from which the starts are chosen.
         extra: ``S x b x d``, more points to choose them from.
+        grid: Which points are allowed; all by default. Then inputs with a few values are changed one at a time, in
+            turns with climbs along the others.
 
     Returns:
         The maximizers ``b x d`` and the maxima ``b``.
@@ -53,31 +62,57 @@ def maximize(
     unit = torch.stack([draw_sobol(bounds.shape[-1], raw_samples, seed) for seed in seeds], dim=1).to(bounds)
     raw = bounds[0] + (bounds[1] - bounds[0]) * unit
     raw = raw if extra is None else torch.cat([raw, extra])
+    raw = raw if grid is None else grid.place(raw)
     with torch.no_grad():
         values = function(raw)
-    starts = [_choose_starts(raw[:, i], values[:, i], num_restarts, seed) for i, seed in enumerate(seeds)]
-    owners = torch.arange(len(seeds), dtype=raw.dtype, device=raw.device).repeat_interleave(num_restarts)
-    d = bounds.shape[-1]
-    lower, upper = (torch.cat([bound, bound.new_zeros(1)]) for bound in bounds)
-    upper[-1] = len(seeds)
+    if grid is not None and grid.constraints:
+        num_restarts = min(num_restarts, FEW_STARTS)
+    chosen = [_choose_starts(raw[:, i], values[:, i], num_restarts, seed) for i, seed in enumerate(seeds)]
+    points = torch.stack(chosen, dim=1)
+    values = torch.full_like(points[..., 0], -torch.inf)
+    for _ in range(1 if grid is None else MOST_CLIMBS):
+        points, reached = _climb(function, bounds, points, grid)
+        if grid is not None:
+            points, reached = grid.step(function, points)
+        if (reached <= values + FLAT * values.abs()).all():
+            break
+        values = reached
+    best, place = reached.max(dim=0)
+    return points[place, torch.arange(len(seeds), device=points.device)], best
+
+
+def _climb(
+    function: Callable[[Tensor], Tensor], bounds: Tensor, starts: Tensor, grid: Grid | None
+) -> tuple[Tensor, Tensor]:
+    """Return where gradients lead from ``R x b x d`` points, and the values ``R x b`` there."""
+    R, b, d = starts.shape
     # Each start carries the index of its function as one more input, which the optimizer keeps fixed.
-    conditions = torch.cat([torch.cat(starts), owners.unsqueeze(-1)], dim=-1).unsqueeze(-2)
-    with warnings.catch_warnings(record=True) as caught:
-        found, _ = gen_candidates_scipy(
-            conditions,
-            _ByOwner(function, len(seeds), d),
-            lower,
-            upper,
-            options={"maxls": LONGEST_LINE_SEARCH},
-            fixed_features={d: owners},
-        )
-    for warning in caught:  # the caller need not know that a line search ended early
-        if not issubclass(warning.category, OptimizationWarning):
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    candidates = found[:, 0, :d].unflatten(0, (len(seeds), num_restarts)).transpose(0, 1)
+    owners = torch.arange(b, dtype=starts.dtype, device=starts.device).repeat(R)
+    flat = starts.reshape(-1, d)
+    held = {} if grid is None else {place: flat[:, place] for place in grid.held}
+    if len(held) < d:
+        lower, upper = (torch.cat([bound, bound.new_zeros(1)]) for bound in bounds)
+        upper[-1] = b
+        constraints = {} if grid is None else grid.constraints
+        options = {"maxls": LONGEST_LINE_SEARCH}
+        if constraints:  # another method, which takes one start after the other
+            options = {"max_optimization_problem_aggregation_size": 1, "maxiter": MOST_STEPS}
+        with warnings.catch_warnings(record=True) as caught:
+            found, _ = gen_candidates_scipy(
+                torch.cat([flat, owners.unsqueeze(-1)], dim=-1).unsqueeze(-2),
+                _ByOwner(function, b, d),
+                lower,
+                upper,
+                options=options,
+                fixed_features=held | {d: owners},
+                **constraints,
+            )
+        for warning in caught:  # the caller need not know that a line search ended early
+            if not issubclass(warning.category, OptimizationWarning):
+                warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        starts = found[:, 0, :d].reshape(R, b, d)
     with torch.no_grad():
-        best, place = function(candidates).max(dim=0)
-    return candidates[place, torch.arange(len(seeds), device=found.device)], best
+        return starts, function(starts)
 
 
 def draw_sobol(d: int, count: int, seed: int, start: int = 0) -> Tensor:

@@ -1,12 +1,13 @@
-"""Where to search: a box, or a list of choices. A space checks points, draws them, and finds the best one."""
+"""Where to search: a box, described inputs, or a list of choices. A space checks and draws points, and searches."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,11 +16,14 @@ from botorch.optim import optimize_acqf, optimize_acqf_discrete
 from torch import Tensor
 
 from mtbo_torch.checks import require_bounds, require_choices, require_count
+from mtbo_torch.grid import Grid
+from mtbo_torch.inputs import Inputs
 from mtbo_torch.optimization import maximize
 from mtbo_torch.regression import Belief, rows_at
 from mtbo_torch.surrogate import Surrogate
 
 DEFAULT_RESTARTS, DEFAULT_RAW_SAMPLES = 10, 256
+NOTHING: Mapping[int, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class Search:
         generators: One for each data set of the surrogate.
         needs_variances: Whether `acquire` looks at more than mean and norm.
         starts: ``(b) x S x d`` points of the unit cube, which stands for the space's hull, to start from as well.
+        fixed: By place, the inputs that have one value in this search.
     """
 
     surrogate: Surrogate
@@ -42,6 +47,7 @@ class Search:
     generators: Sequence[torch.Generator]
     needs_variances: bool
     starts: Tensor | None = None
+    fixed: Mapping[int, float] = field(default_factory=dict)
 
 
 class Space(ABC):
@@ -51,13 +57,15 @@ class Space(ABC):
         points: The points that span it: ``2 x d`` corners, or ``N x d`` choices.
         name: What users call them: ``"bounds"`` or ``"choices"``.
         repeat: Whether a point may be found again.
+        inputs: What the inputs are, if they were described.
     """
 
     name: str
     repeat = True
 
-    def __init__(self, points: Tensor) -> None:
+    def __init__(self, points: Tensor, inputs: Inputs | None = None) -> None:
         self.points = points.detach().clone()
+        self.inputs = inputs
 
     @property
     def num_inputs(self) -> int:
@@ -67,7 +75,12 @@ class Space(ABC):
     @property
     def input_names(self) -> list[str]:
         """The names of the inputs."""
-        return [f"x_{i + 1}" for i in range(self.num_inputs)]
+        return [f"x_{i + 1}" for i in range(self.num_inputs)] if self.inputs is None else self.inputs.names
+
+    @property
+    def categories(self) -> list[int]:
+        """The places of the inputs whose values have no order."""
+        return [] if self.inputs is None else self.inputs.categories
 
     @cached_property
     def hull(self) -> Tensor:
@@ -100,7 +113,45 @@ class Space(ABC):
                 f"got {x.dtype} on {x.device}. Use x.to(bounds) or x.to(choices)."
             )
 
-    def require_room(self, used: Tensor, wanted: int) -> None:  # noqa: B027  (a box always has room)
+    def describe_outside(self, x: Tensor) -> str:
+        """Return which of ``(b) x q x d`` points told lie outside, in a sentence; nothing if none does."""
+        low, high = self.hull[0] - self.tolerance * self.span, self.hull[1] + self.tolerance * self.span
+        outside = ((x < low) | (x > high)).reshape(-1, self.num_inputs)
+        if not outside.any():
+            return ""
+        row, place = outside.nonzero()[0].tolist()
+        value = x.reshape(-1, self.num_inputs)[row, place].item()
+        bounds = f"{self.hull[0, place].item():g} to {self.hull[1, place].item():g}"
+        return f"A point told lies outside the {self.name}: {self.input_names[place]} is {value:g}, not in {bounds}."
+
+    def format_points(self, X: Tensor) -> list[list[str]]:
+        """Return ``t x d`` points for people to read, a row each."""
+        rows = X.tolist() if self.inputs is None else [list(row.values()) for row in self.inputs.decode(X)]
+        return [[f"{value:.4g}" if isinstance(value, float) else str(value) for value in row] for row in rows]
+
+    def read_fixed(self, fixed: Mapping[Any, Any] | None) -> dict[int, float]:
+        """Return inputs that have one value, by name or place, as numbers by place."""
+        if not fixed:
+            return {}
+        numbers: dict[int, float] = {}
+        low, high = self.hull.tolist()
+        for key, value in fixed.items():
+            place = self.input_names.index(key) if key in self.input_names else key
+            if isinstance(place, bool) or not isinstance(place, int) or not 0 <= place < self.num_inputs:
+                raise ValueError(
+                    f"fixed should be of the inputs {', '.join(self.input_names)}, got {key!r}. Correct the name."
+                )
+            name = self.input_names[place]
+            number = float(value) if self.inputs is None else self.inputs.encode_value(name, value)
+            if not low[place] <= number <= high[place]:
+                raise ValueError(
+                    f"fixed should have {name} from {low[place]:g} to {high[place]:g}, got {value!r}. Pass a value "
+                    "of the search space."
+                )
+            numbers[place] = number
+        return numbers
+
+    def require_room(self, used: Tensor, wanted: int, fixed: Mapping[int, float] = NOTHING) -> None:  # noqa: B027
         """Refuse to look for more points than are left besides ``(b) x t x d`` used ones."""
 
     @abstractmethod
@@ -112,21 +163,33 @@ class Space(ABC):
         """Return what decides how it is searched, as plain values."""
 
     @abstractmethod
-    def from_cube(self, unit: Tensor) -> Tensor:
-        """Return the points of the space nearest to ``... x d`` points of the unit cube, which stands for its hull."""
+    def from_cube(self, unit: Tensor, fixed: Mapping[int, float] = NOTHING) -> Tensor:
+        """Return the points of the space nearest to ``... x d`` points of the unit cube, which stands for its hull.
 
-    def find_nearest(self, unit: Tensor, used: Tensor) -> Tensor:
+        Args:
+            unit: ``... x d``.
+            fixed: By place, the inputs that have one value.
+        """
+
+    def find_nearest(self, unit: Tensor, used: Tensor, fixed: Mapping[int, float] = NOTHING) -> Tensor:
         """Return the points nearest to ``(b) x q x d`` ones of the unit cube that may be asked for.
 
         Args:
             unit: ``(b) x q x d``.
             used: ``(b) x t x d``, points told or pending.
+            fixed: By place, the inputs that have one value.
         """
-        return self.from_cube(unit)
+        return self.from_cube(unit, fixed)
 
-    @abstractmethod
-    def sample(self, q: int, generator: torch.Generator) -> Tensor:
-        """Return ``q x d`` points, uniformly at random."""
+    def sample(self, q: int, generator: torch.Generator, fixed: Mapping[int, float] = NOTHING) -> Tensor:
+        """Return ``q x d`` points, uniformly at random; limits and inputs that are fixed by the nearest that has them.
+
+        Args:
+            q: The number of points.
+            generator: The source of randomness.
+            fixed: By place, the inputs that have one value.
+        """
+        return self.from_cube(torch.rand(q, self.num_inputs, generator=generator, dtype=torch.double), fixed)
 
     @abstractmethod
     def watch(self, surrogate: Surrogate) -> Surrogate:
@@ -137,7 +200,9 @@ class Space(ABC):
         """Return the best points, ``(b) x 1 x d``, and their values, ``(b) x 1 x c``."""
 
     @abstractmethod
-    def optimize(self, acqf: AcquisitionFunction, num_restarts: int, raw_samples: int) -> Tensor:
+    def optimize(
+        self, acqf: AcquisitionFunction, num_restarts: int, raw_samples: int, fixed: Mapping[int, float] = NOTHING
+    ) -> Tensor:
         """Return the point ``1 x d`` that maximizes a BoTorch acquisition function."""
 
 
@@ -148,15 +213,20 @@ class Box(Space):
         bounds: ``2 x d``.
         num_restarts: From how many points an acquisition is maximized.
         raw_samples: From how many Sobol points these are chosen.
+        inputs: What the inputs are, if they were described.
     """
 
     name = "bounds"
 
     def __init__(
-        self, bounds: Tensor, num_restarts: int = DEFAULT_RESTARTS, raw_samples: int = DEFAULT_RAW_SAMPLES
+        self,
+        bounds: Tensor,
+        num_restarts: int = DEFAULT_RESTARTS,
+        raw_samples: int = DEFAULT_RAW_SAMPLES,
+        inputs: Inputs | None = None,
     ) -> None:
         require_bounds(bounds)
-        super().__init__(bounds)
+        super().__init__(bounds, inputs)
         self.num_restarts, self.raw_samples = num_restarts, raw_samples
 
     def describe(self) -> str:
@@ -165,15 +235,32 @@ class Box(Space):
     def settings(self) -> dict[str, Any]:
         return {"num_restarts": self.num_restarts, "raw_samples": self.raw_samples}
 
-    def from_cube(self, unit: Tensor) -> Tensor:
-        return self._stretch(unit.to(self.points)).clamp(*self.points)
+    def from_cube(self, unit: Tensor, fixed: Mapping[int, float] = NOTHING) -> Tensor:
+        grid = self._restrict(fixed)
+        return self._settle(unit.to(self.points) if grid is None else grid.place(unit.to(self.points)), fixed)
 
     def _stretch(self, unit: Tensor) -> Tensor:
         low, high = self.points
         return low + (high - low) * unit
 
-    def sample(self, q: int, generator: torch.Generator) -> Tensor:
-        return self.from_cube(torch.rand(q, self.num_inputs, generator=generator, dtype=torch.double))
+    def _settle(self, unit: Tensor, fixed: Mapping[int, float]) -> Tensor:
+        """Return points of the space from allowed ones of the unit cube, without any rounding."""
+        points = self._stretch(unit).clamp(*self.points)
+        for place, value in fixed.items():
+            points[..., place] = value
+        return points
+
+    @cached_property
+    def _grid(self) -> Grid | None:
+        """Which points of the unit cube are allowed, if not all are."""
+        return None
+
+    def _restrict(self, fixed: Mapping[int, float]) -> Grid | None:
+        if not fixed:
+            return self._grid
+        low, width = self.points[0].tolist(), self.span.tolist()
+        grid = Grid(self.num_inputs, {}) if self._grid is None else self._grid
+        return grid.fix({place: (value - low[place]) / width[place] for place, value in fixed.items()})
 
     def watch(self, surrogate: Surrogate) -> Surrogate:
         return surrogate
@@ -190,14 +277,92 @@ class Box(Space):
         seeds = [int(torch.randint(2**31, (1,), generator=generator)) for generator in task.generators]
         cube = torch.stack([torch.zeros_like(self.points[0]), torch.ones_like(self.points[1])])
         extra = None if task.starts is None else task.starts.reshape(len(seeds), *task.starts.shape[-2:]).movedim(0, 1)
-        best, _ = maximize(evaluate, cube, seeds, self.num_restarts, self.raw_samples, extra)
-        points = self.from_cube(best).reshape(*batch_shape, 1, self.num_inputs)
+        grid = self._restrict(task.fixed)
+        best, _ = maximize(evaluate, cube, seeds, self.num_restarts, self.raw_samples, extra, grid)
+        points = self._settle(best, task.fixed).reshape(*batch_shape, 1, self.num_inputs)
         with torch.no_grad():
             return points, task.acquire(known.inside(points))
 
-    def optimize(self, acqf: AcquisitionFunction, num_restarts: int, raw_samples: int) -> Tensor:
-        best, _ = optimize_acqf(acqf, self.points, q=1, num_restarts=num_restarts, raw_samples=raw_samples)
+    def optimize(
+        self, acqf: AcquisitionFunction, num_restarts: int, raw_samples: int, fixed: Mapping[int, float] = NOTHING
+    ) -> Tensor:
+        best, _ = optimize_acqf(
+            acqf, self.points, q=1, num_restarts=num_restarts, raw_samples=raw_samples, fixed_features=dict(fixed)
+        )
         return best.detach()
+
+
+class Described(Box):
+    """Inputs of several kinds, with limits between them.
+
+    Args:
+        inputs: What the inputs are.
+        num_restarts: From how many points an acquisition is maximized.
+        raw_samples: From how many Sobol points these are chosen.
+    """
+
+    name = "inputs"
+
+    def __init__(
+        self, inputs: Inputs, num_restarts: int = DEFAULT_RESTARTS, raw_samples: int = DEFAULT_RAW_SAMPLES
+    ) -> None:
+        super().__init__(inputs.bounds, num_restarts, raw_samples, inputs)
+        if inputs.limits:
+            self.from_cube(torch.full((1, self.num_inputs), 0.5))  # finds out whether there is any point
+
+    def describe(self) -> str:
+        return f"({', '.join(self.input_names)})"
+
+    def settings(self) -> dict[str, Any]:
+        assert self.inputs is not None
+        return super().settings() | self.inputs.settings()
+
+    @cached_property
+    def _codes(self) -> dict[int, Tensor]:
+        assert self.inputs is not None
+        return {place: self.points.new_tensor(codes) for place, codes in self.inputs.codes.items()}
+
+    @cached_property
+    def _grid(self) -> Grid:
+        assert self.inputs is not None
+        low, width = self.points[0], self.span
+        values = {place: (codes - low[place]) / width[place] for place, codes in self._codes.items()}
+        limits: dict[bool, list[tuple[Tensor, Tensor, float]]] = {False: [], True: []}
+        for limit in self.inputs.limits:
+            inputs = torch.tensor(limit.indices)
+            factors = self.points.new_tensor(limit.coefficients)
+            scaled, bound = factors * width[inputs], limit.bound - (factors * low[inputs]).sum().item()
+            size = scaled.norm().item()
+            limits[limit.is_equality].append((inputs, scaled / size, bound / size))
+        return Grid(self.num_inputs, values, frozenset(self.categories), tuple(limits[False]), tuple(limits[True]))
+
+    def _stretch(self, unit: Tensor) -> Tensor:
+        points = super()._stretch(unit)
+        if not self.categories:
+            return points
+        # Categories are compared to the last bit.
+        is_category = torch.tensor([place in self.categories for place in range(self.num_inputs)], device=unit.device)
+        return torch.where(is_category, points.detach().round(), points)
+
+    def _settle(self, unit: Tensor, fixed: Mapping[int, float]) -> Tensor:
+        points = super()._settle(unit, fixed)
+        for place, codes in self._codes.items():
+            middles = (codes[1:] + codes[:-1]) / 2
+            points[..., place] = codes[torch.bucketize(points[..., place].contiguous(), middles)]
+        return points
+
+    def optimize(
+        self, acqf: AcquisitionFunction, num_restarts: int, raw_samples: int, fixed: Mapping[int, float] = NOTHING
+    ) -> Tensor:
+        best, _ = maximize(
+            lambda unit: acqf(self._stretch(unit)).unsqueeze(-1),  # R x 1 x d
+            torch.stack([torch.zeros_like(self.points[0]), torch.ones_like(self.points[1])]),
+            [int(torch.randint(2**31, (1,)))],
+            num_restarts,
+            raw_samples,
+            grid=self._restrict(fixed),
+        )
+        return self._settle(best, fixed).detach()
 
 
 class Choices(Space):
@@ -206,13 +371,14 @@ class Choices(Space):
     Args:
         choices: ``N x d``.
         repeat: Whether a choice may be found again once it was told or while it is pending.
+        inputs: What the inputs are, if they were described.
     """
 
     name = "choices"
 
-    def __init__(self, choices: Tensor, repeat: bool = True) -> None:
+    def __init__(self, choices: Tensor, repeat: bool = True, inputs: Inputs | None = None) -> None:
         require_choices("choices", choices)
-        super().__init__(choices)
+        super().__init__(choices, inputs)
         self.repeat = repeat
 
     def describe(self) -> str:
@@ -221,24 +387,50 @@ class Choices(Space):
     def settings(self) -> dict[str, Any]:
         return {"repeat": self.repeat}
 
-    def from_cube(self, unit: Tensor) -> Tensor:
+    def from_cube(self, unit: Tensor, fixed: Mapping[int, float] = NOTHING) -> Tensor:
         low, high = self.hull
-        points = low + (high - low) * unit.to(low)
-        return self.points[torch.cdist(points, self.points).argmin(dim=-1)]
+        points = self._find_fixed(fixed)
+        return points[torch.cdist(low + (high - low) * unit.to(low), points).argmin(dim=-1)]
 
-    def find_nearest(self, unit: Tensor, used: Tensor) -> Tensor:
+    def find_nearest(self, unit: Tensor, used: Tensor, fixed: Mapping[int, float] = NOTHING) -> Tensor:
         if self.repeat:
-            return self.from_cube(unit)
+            return self.from_cube(unit, fixed)
         low, high = self.hull
-        found = used
+        found, others = used, ~self._has(fixed)
         for point in (low + (high - low) * unit.to(low)).split(1, dim=-2):
-            apart = torch.cdist(point, self.points).squeeze(-2).masked_fill(self._find_taken(found), torch.inf)
+            is_out = self._find_taken(found) | others
+            apart = torch.cdist(point, self.points).squeeze(-2).masked_fill(is_out, torch.inf)
             found = torch.cat([found, self.points[apart.argmin(dim=-1, keepdim=True)]], dim=-2)
         return found[..., used.shape[-2] :, :]
 
-    def sample(self, q: int, generator: torch.Generator) -> Tensor:
+    def sample(self, q: int, generator: torch.Generator, fixed: Mapping[int, float] = NOTHING) -> Tensor:
+        points = self._find_fixed(fixed)
         uniform = torch.rand(q, 1, generator=generator, dtype=torch.double).squeeze(-1)
-        return self.points[(uniform * len(self.points)).long().to(self.points.device)]
+        return points[(uniform * len(points)).long().to(points.device)]
+
+    def describe_outside(self, x: Tensor) -> str:
+        said = super().describe_outside(x)
+        if said:
+            return said
+        apart = torch.cdist(x / self.span, self.points / self.span, p=torch.inf).amin(dim=-1)
+        strange = (apart > self.tolerance).flatten()
+        if not strange.any():
+            return ""
+        row = x.reshape(-1, self.num_inputs)[strange][0].tolist()
+        return f"A point told is none of the {len(self.points):,} choices: [{', '.join(f'{v:g}' for v in row)}]."
+
+    def _has(self, fixed: Mapping[int, float]) -> Tensor:
+        """Return which choices have these values, ``N``."""
+        matches = torch.ones(len(self.points), dtype=torch.bool, device=self.points.device)
+        for place, value in fixed.items():
+            matches &= (self.points[:, place] - value).abs() <= self.tolerance * self.span[place]
+        if not matches.any():
+            values = {self.input_names[place]: value for place, value in fixed.items()}
+            raise ValueError(f"fixed should be values that some choice has, got {values}. Pass those of a choice.")
+        return matches
+
+    def _find_fixed(self, fixed: Mapping[int, float]) -> Tensor:
+        return self.points[self._has(fixed)] if fixed else self.points
 
     def watch(self, surrogate: Surrogate) -> Surrogate:
         return surrogate.track(self.points)
@@ -248,17 +440,21 @@ class Choices(Space):
         first = values[..., 0]
         if not self.repeat:
             first = first.masked_fill(self._find_taken(task.used), -torch.inf)
+        if task.fixed:
+            first = first.masked_fill(~self._has(task.fixed), -torch.inf)
         # Ties, such as all choices before the first observation, are broken at random.
         index = _pick_best(first, task.generators).unsqueeze(-1)
         return self.points[index], rows_at(values, index)
 
-    def optimize(self, acqf: AcquisitionFunction, num_restarts: int, raw_samples: int) -> Tensor:
-        return optimize_acqf_discrete(acqf, q=1, choices=self.points)[0].detach()
+    def optimize(
+        self, acqf: AcquisitionFunction, num_restarts: int, raw_samples: int, fixed: Mapping[int, float] = NOTHING
+    ) -> Tensor:
+        return optimize_acqf_discrete(acqf, q=1, choices=self._find_fixed(fixed))[0].detach()
 
-    def require_room(self, used: Tensor, wanted: int) -> None:
+    def require_room(self, used: Tensor, wanted: int, fixed: Mapping[int, float] = NOTHING) -> None:
         if self.repeat:
             return
-        left = int((~self._find_taken(used)).sum(dim=-1).amin())
+        left = int((~self._find_taken(used) & self._has(fixed)).sum(dim=-1).amin())
         if left < wanted:
             raise ValueError(
                 f"q should be at most {left}, the number of choices that were neither told nor are pending, got "
@@ -284,17 +480,21 @@ class Choices(Space):
 
 def make_space(
     owner: str,
-    bounds: Tensor | None,
+    bounds: Tensor | Inputs | None,
     choices: Tensor | None,
     repeat: bool = True,
     num_restarts: int = DEFAULT_RESTARTS,
     raw_samples: int = DEFAULT_RAW_SAMPLES,
 ) -> Space:
-    """Return the box or the choices, whichever is given; refuse both and neither in the name of `owner`."""
-    if (bounds is None) == (choices is None):
+    """Return the box, the inputs or the choices, whichever is given; refuse both and neither in the name of `owner`.
+
+    Inputs may come with choices, which they describe.
+    """
+    inputs = bounds if isinstance(bounds, Inputs) else None
+    if (bounds is None) == (choices is None) and inputs is None:
         raise ValueError(
             f"{owner} should get either bounds or choices, got {'neither' if bounds is None else 'both'}. "
-            "Pass bounds (2 x d) to search a box, or choices (N x d) to search a finite set."
+            "Pass bounds (2 x d, or Inputs) to search a box, or choices (N x d) to search a finite set."
         )
     if not isinstance(repeat, bool) or (choices is None and not repeat):
         raise ValueError(
@@ -308,10 +508,12 @@ def make_space(
             f"raw_samples should be at least num_restarts = {num_restarts}, got {raw_samples}. The restarts are chosen "
             "from them."
         )
-    if bounds is not None:
-        return Box(bounds, num_restarts, raw_samples)
-    assert choices is not None
-    return Choices(choices, repeat)
+    if choices is not None:
+        return Choices(choices, repeat, inputs)
+    if inputs is not None:
+        return Described(inputs, num_restarts, raw_samples)
+    assert isinstance(bounds, Tensor)
+    return Box(bounds, num_restarts, raw_samples)
 
 
 def _pick_best(values: Tensor, generators: Sequence[torch.Generator]) -> Tensor:

@@ -18,4 +18,16 @@ __all__ = [
     "RandomSearch",
     "SobolSearch",
     "Strategy",
+    "list_strategies",
 ]
+
+
+def list_strategies() -> list[type[Strategy]]:
+    """Return all strategies that can be used.
+
+    Example:
+        >>> from mtbo_torch.strategies import Optimizer, list_strategies
+        >>> Optimizer in list_strategies()
+        True
+    """
+    return [Optimizer, MTKB, MTBKB, ITKB, ITBKB, MOBO, NEHVI, NParEGO, RandomSearch, SobolSearch]

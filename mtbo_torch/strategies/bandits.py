@@ -39,7 +39,7 @@ class MTKB(ExactStrategy):
         kernel: The multi-task kernel :math:`\Gamma`. The strategy keeps a copy. With `refit_every` it may be the number
             of tasks: each refit then learns several kernels, in which tasks share their lengthscales or have their own,
             and uses the one that suits the data best (:func:`candidate_kernels`; see :attr:`kernel_scores`).
-        bounds: ``2 x d``, a box to search; or
+        bounds: ``2 x d``, a box to search, or :class:`Inputs` that describe it; or
         choices: ``N x d``, the points that may be chosen.
         norm_bound: A bound b of the objective's RKHS norm, or one for each of a batch of trials, ``(b)``. If not given,
             the theory's radius takes the norm of the fitted function, or 1 if that is smaller.
@@ -65,7 +65,8 @@ class MTKB(ExactStrategy):
         weights: Where the weights come from. By default :class:`InverseUniformWeights` (the paper's) for the Chebyshev
             scalarization, :class:`SphereWeights` for the hypervolume's and :class:`UniformWeights` for any other.
         signs: 1, -1 or 0 for each task: to be maximized, to be minimized, or no objective (but perhaps constrained); k
-            of them are not 0. By default all tasks are maximized.
+            of them are not 0. By default all tasks are maximized. Or names with words, such as
+            ``{"yield": "maximize", "cost": "minimize", "purity": "at least 0.9", "color": "watch"}``.
         constraints: The pair of A, ``m x n``, and c, ``m``: the values of all n tasks should satisfy :math:`A y \le c`.
             The acquisition is weighed by the probability of that.
         repeat: Whether a choice may be asked for again. With False it is not, once it was told or while it is pending:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from numbers import Integral
@@ -108,8 +108,8 @@ class Strategy(ABC):
         return {number: point.clone() for number, point in self._pending.items()}
 
     @abstractmethod
-    def _propose(self, weights: Tensor) -> Tensor:
-        """Return ``(b) x q x d`` points, one for each of ``(b) x q x k`` weights."""
+    def _propose(self, weights: Tensor, fixed: Mapping[int, float]) -> Tensor:
+        """Return ``(b) x q x d`` points, one for each of ``(b) x q x k`` weights, with some inputs fixed."""
 
     def _learn(self, X: Tensor, Y: Tensor, count: int) -> None:  # noqa: B027  (not every strategy does)
         """Learn from ``(b) x t x d`` points and ``(b) x t x n`` values, the last `count` of them new."""
@@ -121,11 +121,15 @@ class Strategy(ABC):
     def _recall(self, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> None:  # noqa: B027
         """Take up what was known after the observations had been told in these portions, bit for bit."""
 
-    def ask(self, q: int = 1) -> Tensor:
+    def ask(self, q: int = 1, fixed: Mapping[Any, Any] | None = None) -> Tensor:
         """Return the next ``(b) x q x d`` points to evaluate, which are pending until they are told or forgotten.
 
         Every point has weights of its own. Strategies with a kernel take points that are pending, and those before it
         in the same call, as if their values had been the mean: the variance shrinks there, so points spread.
+
+        Args:
+            q: The number of points.
+            fixed: Inputs that should have one value this time, by name or place, such as ``{"catalyst": "Pd"}``.
 
         Example:
             >>> import torch
@@ -138,42 +142,57 @@ class Strategy(ABC):
             [0, 2]
         """
         require_count("q", q, "Ask for at least one point.")
+        numbers = self.space.read_fixed(fixed)
         like, k = self.space.points, self.goal.num_objectives
         with self._nothing_drawn_if_refused():
             draws = [self.weights.sample(q, generator=source, dtype=like.dtype) for source in self._weight_generators]
             weights = torch.stack(draws).reshape(*self.batch_shape, q, k).to(like)
-            points = self._propose(weights)
+            points = self._propose(weights, numbers)
         self._asked_weights = weights
         self._asked_ids = list(range(self._num_asked, self._num_asked + q))
         self._num_asked += q
         self._pending.update(zip(self._asked_ids, points.clone().unbind(dim=-2), strict=True))
         return points
 
-    def tell(self, x: Tensor | int | Sequence[int], y: Tensor, allow_missing: bool = False) -> None:
+    def tell(self, x: Any, y: Any, allow_missing: bool = False, instead_of: int | Sequence[int] | None = None) -> None:
         """Learn the values at some points, in any order, asked for or not; a refused call changes nothing.
 
         A point that differs from what was asked for by more than rounding is another point: the one asked for stays
-        pending until it is forgotten. Values are those of the tasks as they are, signs not turned.
+        pending until it is forgotten, or until something is told instead of it. Values are those of the tasks as they
+        are, signs not turned.
 
         Args:
             x: ``(b) x q x d``, or ``d`` for one point; or the numbers of q pending points, see :attr:`asked_ids`.
+                Tensors, arrays and lists will do, for `y` too.
             y: ``(b) x q x n``, or ``n`` for one point.
             allow_missing: Whether values may be NaN, for tasks that were not observed; :class:`MTKB` learns from the
                 others. Each point needs a value, of some task in some trial: forget a point that has none.
+            instead_of: The numbers of the pending points that these stand for, as when a set point was rounded.
+
+        Example:
+            >>> import torch
+            >>> from mtbo_torch import Optimizer
+            >>> optimizer = Optimizer(num_tasks=2, bounds=torch.tensor([[300.0], [900.0]], dtype=torch.double))
+            >>> x = optimizer.ask()
+            >>> optimizer.tell([600.0], [0.3, 0.1], instead_of=optimizer.asked_ids)
+            >>> optimizer.pending
+            {}
         """
         if allow_missing and not self._can_miss_values:
             raise ValueError(
                 f"allow_missing should be False for {type(self).__name__}, which needs the values of all tasks, got "
                 "True. Use MTKB, or leave incomplete rows out."
             )
-        ids = None if isinstance(x, Tensor) else self._require_pending("x", x)
-        points = x if isinstance(x, Tensor) else torch.stack([self._pending[number] for number in ids or ()], dim=-2)
+        ids = None if _is_point(x) else self._require_pending("x", x)
+        points = x if ids is None else torch.stack([self._pending[number] for number in ids], dim=-2)
         points, y = self._check(points, y, allow_missing)
         settled = self._match_pending(points) if ids is None else ids
-        if self._pending and not settled:
+        if instead_of is not None:
+            settled = [] if instead_of == [] else self._require_pending("instead_of", instead_of)
+        elif self._pending and not settled:
             warnings.warn(
                 f"The point told is none of the {len(self._pending)} pending ones, which stay pending. If it stands "
-                "for one of them, forget that one.",
+                "for one of them, say so with instead_of, or forget that one.",
                 stacklevel=2,
             )
         X, Y = self._observed_X.extend(points), self._observed_Y.extend(y)
@@ -183,6 +202,73 @@ class Strategy(ABC):
         self._portions.append(points.shape[-2])
         for number in settled:
             del self._pending[number]
+
+    def correct(self, rows: int | Sequence[int], y: Any, allow_missing: bool = False) -> None:
+        """Exchange values that were told, and learn all anew.
+
+        Args:
+            rows: Which observations, counted from 0 in the order they were told.
+            y: ``(b) x q x n``, or ``n`` for one row: the right values.
+            allow_missing: As in :meth:`tell`.
+
+        Example:
+            >>> import torch
+            >>> from mtbo_torch import Optimizer
+            >>> optimizer = Optimizer(num_tasks=2, bounds=torch.tensor([[0.0], [1.0]], dtype=torch.double))
+            >>> optimizer.tell([[0.2], [0.7]], [[1.0, 2.0], [10.0, 3.0]])
+            >>> optimizer.correct(1, [1.0, 3.0])
+            >>> optimizer.remove(0)
+            >>> optimizer.train_Y
+            tensor([[1., 3.]], dtype=torch.float64)
+        """
+        places = self._require_rows(rows)
+        X, Y = self.train_X, self.train_Y
+        _, y = self._check(X[..., places, :], y, allow_missing)
+        Y[..., places, :] = y
+        self._learn_anew(X, Y)
+
+    def remove(self, rows: int | Sequence[int]) -> None:
+        """Forget observations that were told, and learn all anew.
+
+        Args:
+            rows: Which ones, counted from 0 in the order they were told.
+        """
+        places = self._require_rows(rows)
+        keep = [row for row in range(self.num_observations) if row not in places]
+        self._learn_anew(self.train_X[..., keep, :], self.train_Y[..., keep, :])
+
+    def _require_rows(self, rows: object) -> list[int]:
+        numbers: list[Any] = list(rows) if isinstance(rows, Sequence) else [rows]
+        known = range(self.num_observations)
+        if not numbers or not all(_is_whole(n) and n in known for n in numbers) or len(set(numbers)) < len(numbers):
+            raise ValueError(
+                f"rows should be different numbers from 0 to {self.num_observations - 1}, got {rows!r}. They count the "
+                "observations in the order they were told."
+            )
+        return [int(number) for number in numbers]
+
+    def _learn_anew(self, X: Tensor, Y: Tensor) -> None:
+        """Take ``(b) x t x d`` points and their values for all that was told, at once."""
+        with torch.no_grad(), self._nothing_drawn_if_refused():
+            self._start_over(X, Y)
+        self._observed_X, self._observed_Y = GrowingRows.of(X), GrowingRows.of(Y)
+        self._portions = [X.shape[-2]] if X.shape[-2] else []
+
+    def _start_over(self, X: Tensor, Y: Tensor) -> None:  # noqa: B027  (not every strategy learns)
+        """Forget what was learned, and learn from ``(b) x t x d`` points and their values."""
+
+    def expect(self, x: Any) -> None:
+        """Take points as asked for, as when somebody else chose them: they are pending until they are told.
+
+        Args:
+            x: ``(b) x q x d``, or ``d`` for one point.
+        """
+        x = self._convert("x", x)
+        nothing = self.space.points.new_zeros(*x.shape[:-1], self.num_tasks) if isinstance(x, Tensor) else x
+        points, _ = self._check(x, nothing, allow_missing=False)
+        numbers = range(self._num_asked, self._num_asked + points.shape[-2])
+        self._num_asked += points.shape[-2]
+        self._pending.update(zip(numbers, points.clone().unbind(dim=-2), strict=True))
 
     def forget(self, ids: int | Sequence[int] | None = None) -> None:
         """Wait no longer for some pending points, or for any of them with None.
@@ -239,9 +325,8 @@ class Strategy(ABC):
         inputs, tasks = (min(size, MOST_COLUMNS) for size in (d, self.num_tasks))
         rows = [["Pareto-optimal", *self.space.input_names[:inputs], *self.goal.label_tasks()[:tasks]]]
         shown = best[:MOST_ROWS]
-        numbers = torch.cat([X[shown, :inputs], Y[shown, :tasks]], dim=-1)
-        for i, row in zip(shown.tolist(), numbers.tolist(), strict=True):
-            rows.append([f"observation {i + 1}", *[f"{number:.4g}" for number in row]])
+        for i, x, y in zip(shown.tolist(), self.space.format_points(X[shown]), Y[shown].tolist(), strict=True):
+            rows.append([f"observation {i + 1}", *x[:inputs], *[f"{value:.4g}" for value in y[:tasks]]])
         if len(best) > MOST_ROWS:
             rows.append([f"and {len(best) - MOST_ROWS} more", *[""] * (inputs + tasks)])
         return headline, rows
@@ -275,8 +360,13 @@ class Strategy(ABC):
         }
         return state | {"checksum": checksum(state)}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
         """Continue from :meth:`state_dict` of a strategy built with the same arguments; the seed may differ.
+
+        Args:
+            state_dict: What :meth:`state_dict` returned.
+            strict: Whether the arguments have to be the same. With False another radius, refit interval or wider
+                bounds will do: observations and pending points are taken over, and all is learned anew.
 
         Raises:
             ValueError: If the state is of another strategy, damaged, or was changed after saving. The strategy then
@@ -287,7 +377,8 @@ class Strategy(ABC):
         missing = parts - state_dict.keys() if isinstance(state_dict, dict) else {"everything"}
         if missing:
             raise ValueError(f"{expected}, got one without {sorted(missing)}. Pass what state_dict() returned.")
-        self._require_same_settings(state_dict)
+        if strict:
+            self._require_same_settings(state_dict)
         try:
             state_dict = deepcopy(state_dict)  # whatever becomes of the caller's
             X, Y = state_dict["train_X"].to(self.space.points), state_dict["train_Y"].to(self.space.points)
@@ -314,11 +405,16 @@ class Strategy(ABC):
                 require_finite(name, value)
             if checksum({key: state_dict[key] for key in parts - {"checksum"}}) != state_dict["checksum"]:
                 raise ValueError("it was changed after it was saved")
-            with torch.no_grad():
-                self._recall(X, Y, portions, state_dict["memory"])
+            if strict:
+                with torch.no_grad():
+                    self._recall(X, Y, portions, state_dict["memory"])
         except Exception as error:  # whatever a foreign state makes of it
             reason = str(error).split("\n", 1)[0].rstrip(".")
             raise ValueError(f"{expected}, got one that does not fit together ({reason}). Save it again.") from error
+        if not strict:
+            self._learn_anew(X, Y)
+            self._pending, self._asked_ids, self._num_asked = pending, asked_ids, num_asked
+            return
         count = len(self._generators)
         self._generators, self._weight_generators = generators[:count], generators[count:]
         self._observed_X, self._observed_Y = GrowingRows.of(X), GrowingRows.of(Y)
@@ -333,15 +429,13 @@ class Strategy(ABC):
 
     def _require_pending(self, name: str, ids: object) -> list[int]:
         numbers: list[Any] = list(ids) if isinstance(ids, Sequence) else [ids]
-        is_known = bool(numbers) and all(
-            isinstance(n, Integral) and not isinstance(n, bool) and n in self._pending for n in numbers
-        )
+        is_known = bool(numbers) and all(_is_whole(n) and n in self._pending for n in numbers)
         if not is_known or len(set(numbers)) < len(numbers):
             known = list(self._pending)
             shown = ", ".join(map(str, known[:10])) + (", ..." if len(known) > 10 else "")
             raise ValueError(
                 f"{name} should be numbers of pending points ({shown or 'none is pending'}), got {ids!r}. "
-                "Points that are not pending are told as a torch.Tensor."
+                "A point itself is a torch.Tensor, an array, or a list with a decimal point such as [600.0]."
             )
         return [int(number) for number in numbers]
 
@@ -370,13 +464,17 @@ class Strategy(ABC):
     def _all_generators(self) -> list[torch.Generator]:
         return [*self._generators, *self._weight_generators]
 
-    def _check(self, x: Tensor, y: Tensor, allow_missing: bool) -> tuple[Tensor, Tensor]:
+    def _check(self, x: Any, y: Any, allow_missing: bool) -> tuple[Tensor, Tensor]:
+        x, y = self._convert("x", x), self._convert("y", y)
         if not self.batch_shape:
             x = x.unsqueeze(0) if isinstance(x, Tensor) and x.dim() == 1 else x
             y = y.unsqueeze(0) if isinstance(y, Tensor) and y.dim() == 1 else y
         hint = "Pass allow_missing=True if NaN stands for a missing value." if self._can_miss_values else ""
         require_data(x, y, self.num_tasks, ("x", "y"), allow_missing, hint)
         self.space.require_points(x, self.batch_shape)
+        outside = self.space.describe_outside(x)
+        if outside:
+            warnings.warn(f"{outside} It is used all the same.", stacklevel=3)
         unseen = y.isnan().all(dim=-1).reshape(-1, y.shape[-2]).all(dim=0)
         if unseen.any():
             raise ValueError(
@@ -384,6 +482,22 @@ class Strategy(ABC):
                 f"{unseen.nonzero().flatten().tolist()}. Leave these points out, and forget them if they are pending."
             )
         return x.detach(), y.detach()
+
+    def _convert(self, name: str, values: Any) -> Any:
+        """Return numbers as a tensor of the search space's kind; tensors in the same precision as they are."""
+        if hasattr(values, "columns"):
+            raise ValueError(
+                f"{name} should be a tensor, an array or a list of numbers, got a {type(values).__name__}. Describe "
+                "your experiment as an Experiment, which takes tables."
+            )
+        like = self.space.points
+        if isinstance(values, Tensor):
+            is_other = values.is_floating_point() and values.dtype != like.dtype and values.device == like.device
+            return values.to(like.dtype) if is_other else values
+        try:
+            return torch.as_tensor(values, dtype=like.dtype, device=like.device)
+        except (TypeError, ValueError, RuntimeError):
+            return values  # refused in its turn
 
     def _settings(self) -> dict[str, Any]:
         """Return everything that decides what the strategy does, as plain values."""
@@ -415,6 +529,19 @@ class Strategy(ABC):
                 f"state_dict should come from a strategy with the same settings, got others: {', '.join(parts)}. "
                 "Build the strategy with the arguments it was saved with."
             )
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_point(x: object) -> bool:
+    """Return whether points are given by their inputs, and not by their numbers."""
+    if _is_whole(x) or isinstance(x, str):
+        return False
+    if isinstance(x, Sequence):
+        return any(isinstance(part, float | Sequence) and not isinstance(part, str) for part in x)
+    return hasattr(x, "__array__")
 
 
 def _count(number: int, what: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ class Goal:
         scalarization: The class.
         weights: Where the weights come from.
         ref_point: ``k``, one value for each objective.
-        signs: 1, -1 or 0 for each task.
+        signs: 1, -1 or 0 for each task; or words by the task's name, see :func:`read_aims`.
         constraints: The pair of A and c.
     """
 
@@ -42,12 +43,15 @@ class Goal:
         scalarization: type[Scalarization],
         weights: WeightDistribution | None = None,
         ref_point: Tensor | None = None,
-        signs: Sequence[int] | Tensor | None = None,
+        signs: Sequence[int] | Tensor | Mapping[str, str] | None = None,
         constraints: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         require_scalarization_class(scalarization)
         self.num_tasks = num_tasks
         self.task_names = [f"task {i + 1}" for i in range(num_tasks)]
+        if isinstance(signs, Mapping):
+            self.task_names = list(signs)
+            signs, constraints = read_aims(signs, num_tasks, constraints)
         self.scalarization = scalarization
         self.signs = [1] * num_tasks if signs is None else require_signs(signs, num_tasks)
         self._tasks = [task for task, sign in enumerate(self.signs) if sign]
@@ -120,6 +124,7 @@ class Goal:
             "weights": repr(self.weights),
             "ref_point": None if self.ref_point is None else self.ref_point.double().tolist(),
             "signs": None if self._objectives is None else self.signs,
+            "tasks": self.task_names,
             "constraints": None if self.constraints is None else repr(self.constraints),
         }
 
@@ -129,6 +134,58 @@ class Goal:
         ref_point = self.ref_point.to(self._like)
         tasks = ref_point if self._objectives is None else ref_point @ self._objectives.abs()
         return self.orient(tasks if units.scale is None else units.scale_values(tasks).squeeze(-2))
+
+
+WORDS = {"maximize": 1, "minimize": -1, "watch": 0}
+LIMIT = re.compile(r"at (most|least)\s+([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)$")
+
+
+def read_aims(
+    aims: Mapping[str, str], num_tasks: int, constraints: tuple[Tensor, Tensor] | None = None
+) -> tuple[list[int], tuple[Tensor, Tensor] | None]:
+    """Return signs and constraints from what is wanted of each task, in words.
+
+    Args:
+        aims: By the task's name, in the order of the values: ``"maximize"``, ``"minimize"``, ``"watch"``,
+            ``"at least 0.9"`` or ``"at most 5"``, or several of these separated by commas, such as
+            ``"maximize, at least 0.5"``. A task that has a limit only is not an objective.
+        num_tasks: The number of tasks n.
+        constraints: The pair of A, ``m x n``, and c, ``m``, of others.
+
+    Example:
+        >>> from mtbo_torch.strategies.goal import read_aims
+        >>> signs, (A, c) = read_aims({"yield": "maximize", "cost": "minimize", "purity": "at least 0.9"}, num_tasks=3)
+        >>> signs, A.tolist(), c.tolist()
+        ([1, -1, 0], [[0.0, 0.0, -1.0]], [-0.9])
+    """
+    if len(aims) != num_tasks or not all(isinstance(name, str) and name.strip() for name in aims):
+        raise ValueError(
+            f"signs should have a name for each of the {num_tasks} tasks, got {list(aims)}. Name each once."
+        )
+    signs, rows, limits = [0] * num_tasks, [], []
+    for task, (name, words) in enumerate(aims.items()):
+        for word in str(words).split(","):
+            found = LIMIT.match(word.strip())
+            if found is not None:
+                turn = 1.0 if found[1] == "most" else -1.0
+                rows.append([turn if i == task else 0.0 for i in range(num_tasks)])
+                limits.append(turn * float(found[2]))
+            elif word.strip() in WORDS:
+                signs[task] = WORDS[word.strip()]
+            else:
+                raise ValueError(
+                    f'{name} should be to "maximize", to "minimize", to "watch", "at least ..." or "at most ...", got '
+                    f"{words!r}. Separate several of these by commas."
+                )
+    if not rows:
+        return signs, constraints
+    own = (torch.tensor(rows, dtype=torch.double), torch.tensor(limits, dtype=torch.double))
+    if constraints is None:
+        return signs, own
+    as_constraints(constraints, num_tasks)
+    pairs = zip(own, constraints, strict=True)
+    A, c = (torch.cat([ours, theirs.double().reshape(-1, *ours.shape[1:])]) for ours, theirs in pairs)
+    return signs, (A, c)
 
 
 def _find_best(Y: Tensor) -> Tensor:

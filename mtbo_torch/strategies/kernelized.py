@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypedDict
 
@@ -13,8 +13,9 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from mtbo_torch.acquisition import require_bound, scalarized_bounds, scalarized_ucb, weigh_by_feasibility
-from mtbo_torch.checks import name_of, require_finite, require_positive, require_probability
+from mtbo_torch.checks import name_of, require_positive, require_probability
 from mtbo_torch.confidence import RADII, mobo_radius
+from mtbo_torch.inputs import Inputs
 from mtbo_torch.intervals import Mixture, find_bounds
 from mtbo_torch.models import ExactMultiTaskGP
 from mtbo_torch.regression import Belief, GrowingRows, PointBelief
@@ -34,7 +35,7 @@ WEIGHTS_OF_GAIN = 64
 class KernelOptions(TypedDict, total=False):
     """The arguments that all strategies with a kernel take; see :class:`MTKB`."""
 
-    bounds: Tensor | None
+    bounds: Tensor | Inputs | None
     choices: Tensor | None
     norm_bound: float | Tensor | None
     noise_scale: float | None
@@ -46,7 +47,7 @@ class KernelOptions(TypedDict, total=False):
     scalarization: type[Scalarization]
     ref_point: Tensor | None
     weights: WeightDistribution | None
-    signs: Sequence[int] | Tensor | None
+    signs: Sequence[int] | Tensor | Mapping[str, str] | None
     constraints: tuple[Tensor, Tensor] | None
     repeat: bool
     seed: int | Sequence[int]
@@ -65,7 +66,7 @@ class KernelStrategy(ModelStrategy[ModelT]):
         self,
         kernel: Kernel | int,
         *,
-        bounds: Tensor | None = None,
+        bounds: Tensor | Inputs | None = None,
         choices: Tensor | None = None,
         norm_bound: float | Tensor | None = None,
         noise_scale: float | None = None,
@@ -77,7 +78,7 @@ class KernelStrategy(ModelStrategy[ModelT]):
         scalarization: type[Scalarization] = ChebyshevScalarization,
         ref_point: Tensor | None = None,
         weights: WeightDistribution | None = None,
-        signs: Sequence[int] | Tensor | None = None,
+        signs: Sequence[int] | Tensor | Mapping[str, str] | None = None,
         constraints: tuple[Tensor, Tensor] | None = None,
         repeat: bool = True,
         seed: int | Sequence[int] = 0,
@@ -243,17 +244,21 @@ class KernelStrategy(ModelStrategy[ModelT]):
         gaps = self._gaps
         if self._mixture is not None:
             rows = memory["gaps"].to(X)
-            require_finite("gaps", rows)
-            if rows.shape[:-2] != self.batch_shape or rows.shape[-1] != 1:
+            if rows.shape[:-2] != self.batch_shape or rows.shape[-1] != 1 or not (rows >= 0).all():
                 raise ValueError(f"gaps of shape {tuple(rows.shape)}")
             gaps = GrowingRows.of(rows)
         super()._recall(X, Y, portions, memory)
         self._gaps = gaps
 
-    def _propose(self, weights: Tensor) -> Tensor:
+    def _start_over(self, X: Tensor, Y: Tensor) -> None:
+        super()._start_over(X, Y)
+        # What the rounds so far can have cost followed from other values: nothing is certain of it any more.
+        self._gaps = GrowingRows.of(torch.full_like(self._gaps.rows, torch.inf))
+
+    def _propose(self, weights: Tensor, fixed: Mapping[int, float]) -> Tensor:
         told, pending = self._observed_X.rows, self._pending_points()
         used = torch.cat([told, pending], dim=-2)
-        self.space.require_room(used, weights.shape[-2])
+        self.space.require_room(used, weights.shape[-2], fixed)
         with torch.no_grad():
             if self._mixture is None:
                 surrogate, radius = self._surrogate, self.radius
@@ -267,7 +272,7 @@ class KernelStrategy(ModelStrategy[ModelT]):
             if i:
                 with torch.no_grad():
                     surrogate = surrogate.imagine(used[..., -1:, :])
-            search = self._plan(surrogate, weight, radius, used)
+            search = replace(self._plan(surrogate, weight, radius, used), fixed=fixed)
             point, values = self.space.search(search)
             if self._mixture is not None:
                 gaps = gaps.extend(self._find_gap(search, point, values))
@@ -298,10 +303,10 @@ class KernelStrategy(ModelStrategy[ModelT]):
 
     def _find_gap(self, search: Search, point: Tensor, values: Tensor) -> Tensor:
         """Return what a point that was found may cost at most, ``(b) x 1 x 1``."""
-        if search.surrogate.real is not None or not self.space.repeat:
+        if search.surrogate.real is not None or not self.space.repeat or search.fixed:
             # Of all points, and with what was told alone.
             real = search.surrogate.real or search.surrogate
-            _, values = self.space.search(replace(search, surrogate=real, used=search.used[..., :0, :]))
+            _, values = self.space.search(replace(search, surrogate=real, used=search.used[..., :0, :], fixed={}))
             with torch.no_grad():
                 values = torch.cat([values[..., :2], search.acquire(real.inside(point))[..., 2:]], dim=-1)
         return (values[..., 1:2] - values[..., 2:]).clamp_min(0)

@@ -79,7 +79,7 @@ class ModelStrategy(Strategy, Generic[ModelT]):
 
     def _find_kernels(self, kernel: Kernel | int) -> dict[str, Kernel]:
         """Return a copy of the kernel given, or those to choose from, by name."""
-        size = self.num_tasks, self.space.num_inputs, self.batch_shape
+        size = self.num_tasks, self.space.num_inputs, self.batch_shape, self.space.categories
         if not isinstance(kernel, Kernel) and self._chooses_kernel:
             return dict(candidate_kernels(*size))
         given = kernel if isinstance(kernel, Kernel) else default_kernel(*size)
@@ -174,6 +174,10 @@ class ModelStrategy(Strategy, Generic[ModelT]):
 
     def _learn(self, X: Tensor, Y: Tensor, count: int) -> None:
         self._known = self._learner.learn(self._known, X, Y, count)
+
+    def _start_over(self, X: Tensor, Y: Tensor) -> None:
+        known = self._learner.start(self.num_tasks)
+        self._known = self._learner.learn(known, X, Y, X.shape[-2]) if X.shape[-2] else known
 
     def _memory(self) -> dict[str, Any]:
         return self._learner.memory(self._known)

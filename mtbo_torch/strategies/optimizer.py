@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mtbo_torch.checks import require_count
 from mtbo_torch.improvement import Incumbent, Samples, log_improvement
+from mtbo_torch.inputs import Inputs
 from mtbo_torch.optimization import draw_sobol
 from mtbo_torch.regression import Belief
 from mtbo_torch.scalarizations import ChebyshevScalarization
@@ -35,10 +36,11 @@ class Optimizer(ExactModelStrategy):
 
     Args:
         num_tasks: The number of tasks n that are evaluated together.
-        bounds: ``2 x d``, a box to search; or
+        bounds: ``2 x d``, a box to search, or :class:`Inputs` that describe it; or
         choices: ``N x d``, the points that may be chosen.
         signs: 1, -1 or 0 for each task: to be maximized, to be minimized, or no objective (but perhaps constrained).
-            By default all tasks are maximized.
+            By default all tasks are maximized. Or names with words, such as
+            ``{"yield": "maximize", "cost": "minimize", "purity": "at least 0.9", "color": "watch"}``.
         constraints: The pair of A, ``m x n``, and c, ``m``: the values of all n tasks should satisfy :math:`A y \le c`.
         ref_point: ``k``, the value of each objective that has to be exceeded to count, in the units of the values told
             and with their signs. By default it follows from the front found so far.
@@ -63,9 +65,9 @@ class Optimizer(ExactModelStrategy):
         self,
         num_tasks: int,
         *,
-        bounds: Tensor | None = None,
+        bounds: Tensor | Inputs | None = None,
         choices: Tensor | None = None,
-        signs: Sequence[int] | Tensor | None = None,
+        signs: Sequence[int] | Tensor | Mapping[str, str] | None = None,
         constraints: tuple[Tensor, Tensor] | None = None,
         ref_point: Tensor | None = None,
         repeat: bool = True,
@@ -93,26 +95,26 @@ class Optimizer(ExactModelStrategy):
             else "the largest expected gain, without a guarantee"
         )
 
-    def _propose(self, weights: Tensor) -> Tensor:
+    def _propose(self, weights: Tensor, fixed: Mapping[int, float]) -> Tensor:
         q, count = weights.shape[-2], self.num_observations + len(self._pending)
         of_design = min(q, max(0, self.design_size - count))
         # Without values there is nothing to improve upon, whatever is pending.
         of_design = of_design if self.num_observations else q
         used = torch.cat([self._observed_X.rows, self._pending_points()], dim=-2)
-        self.space.require_room(used, q)
+        self.space.require_room(used, q, fixed)
         if of_design:
-            used = torch.cat([used, self._fill(used, of_design)], dim=-2)
+            used = torch.cat([used, self._fill(used, of_design, fixed)], dim=-2)
         if of_design < q:
-            used = self._improve(used, q - of_design)
+            used = self._improve(used, q - of_design, fixed)
         return used[..., -q:, :]
 
-    def _fill(self, used: Tensor, count: int) -> Tensor:
+    def _fill(self, used: Tensor, count: int, fixed: Mapping[int, float]) -> Tensor:
         """Return the next points of the design, ``(b) x count x d``."""
         start = used.shape[-2]
         draws = [draw_sobol(self.space.num_inputs, count, seed, start) for seed in self._scrambles]
-        return self.space.find_nearest(torch.stack(draws).reshape(*self.batch_shape, count, -1), used)
+        return self.space.find_nearest(torch.stack(draws).reshape(*self.batch_shape, count, -1), used, fixed)
 
-    def _improve(self, used: Tensor, count: int) -> Tensor:
+    def _improve(self, used: Tensor, count: int, fixed: Mapping[int, float]) -> Tensor:
         """Return ``(b) x t x d`` points told, pending and chosen, and `count` more behind them."""
         surrogate, told = self._surrogate, self.num_observations
         with torch.no_grad():
@@ -123,9 +125,8 @@ class Optimizer(ExactModelStrategy):
             if i:
                 with torch.no_grad():
                     surrogate, incumbent = self._expect(surrogate, incumbent, used[..., -1:, :])
-            search = Search(
-                surrogate, self._acquire(surrogate, incumbent), used, self._generators, True, self._starts(surrogate)
-            )
+            acquire, starts = self._acquire(surrogate, incumbent), self._starts(surrogate)
+            search = Search(surrogate, acquire, used, self._generators, True, starts, fixed)
             point, _ = self.space.search(search)
             used = torch.cat([used, point], dim=-2)
         return used

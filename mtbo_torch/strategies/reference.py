@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any, Unpack
 
 import torch
@@ -10,7 +11,7 @@ from botorch import fit_gpytorch_mll
 from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.multi_objective import qLogNoisyExpectedHypervolumeImprovement
 from botorch.acquisition.multi_objective.parego import qLogNParEGO
-from botorch.models import ModelListGP, SingleTaskGP
+from botorch.models import MixedSingleTaskGP, ModelListGP, SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.utils.sampling import manual_seed
@@ -35,28 +36,40 @@ class _BoTorchStrategy(SearchStrategy):
 
     num_restarts, raw_samples, mc_samples = 4, 128, 64
 
-    def _propose(self, weights: Tensor) -> Tensor:
+    def _propose(self, weights: Tensor, fixed: Mapping[int, float]) -> Tensor:
         seeds = [int(torch.randint(2**31, (1,), generator=source)) for source in self._generators]
-        trials = (self._observed_X.rows, self._observed_Y.rows, self._pending_points(), weights)
+        if self.goal.constraints is not None:
+            raise ValueError(
+                f"signs should have no limits for {type(self).__name__}, got some. Use Optimizer, which takes them."
+            )
+        trials = (self._observed_X.rows, self.goal.orient(self._observed_Y.rows), self._pending_points(), weights)
         each = zip(*(data.reshape(len(seeds), *data.shape[-2:]) for data in trials), seeds, strict=True)
-        points = torch.stack([self._propose_one(*trial) for trial in each])
+        points = torch.stack([self._propose_one(fixed, *trial) for trial in each])
         return points.reshape(*self.batch_shape, *points.shape[-2:])
 
-    def _propose_one(self, X: Tensor, Y: Tensor, pending: Tensor, weights: Tensor, seed: int) -> Tensor:
-        q, d, box = len(weights), self.space.num_inputs, self.space.hull
+    def _propose_one(
+        self, fixed: Mapping[int, float], X: Tensor, Y: Tensor, pending: Tensor, weights: Tensor, seed: int
+    ) -> Tensor:
+        q, d = len(weights), self.space.num_inputs
         with manual_seed(seed), torch.enable_grad():
             if len(X) < 2 * (d + 1):
-                return self.space.from_cube(torch.rand(q, d))
-            models = [
-                SingleTaskGP(X, Y[:, [j]], input_transform=Normalize(d, bounds=box), outcome_transform=Standardize(1))
-                for j in range(self.num_tasks)
-            ]
-            model = ModelListGP(*models)
+                return self.space.from_cube(torch.rand(q, d), fixed)
+            model = ModelListGP(*[self._make_model(X, y) for y in Y.split(1, dim=-1)])
             fit_gpytorch_mll(SumMarginalLogLikelihood(model.likelihood, model))
             for weight in weights:
                 acqf = self._acquisition(model, X, Y, weight, pending if len(pending) else None, seed)
-                pending = torch.cat([pending, self.space.optimize(acqf, self.num_restarts, self.raw_samples)])
+                point = self.space.optimize(acqf, self.num_restarts, self.raw_samples, fixed)
+                pending = torch.cat([pending, point])
         return pending[-q:]
+
+    def _make_model(self, X: Tensor, Y: Tensor) -> SingleTaskGP:
+        categories, d = self.space.categories, self.space.num_inputs
+        if not categories:
+            inputs = Normalize(d, bounds=self.space.hull)
+            return SingleTaskGP(X, Y, input_transform=inputs, outcome_transform=Standardize(1))
+        others = [place for place in range(d) if place not in categories]
+        inputs = Normalize(d, bounds=self.space.hull, indices=others) if others else None
+        return MixedSingleTaskGP(X, Y, cat_dims=categories, input_transform=inputs, outcome_transform=Standardize(1))
 
     @abstractmethod
     def _acquisition(
@@ -95,7 +108,8 @@ class NEHVI(_BoTorchStrategy):
 
     Args:
         num_tasks: The number of tasks n, from 2 to 4.
-        ref_point: ``n``, below which nothing counts; the worst values observed by default.
+        ref_point: ``k``, the values of the objectives below which nothing counts, signs turned for those that are
+            minimized; the worst values observed by default.
         options: The other arguments of :class:`RandomSearch`, such as `bounds`, ``2 x d``.
 
     Example:
@@ -109,9 +123,9 @@ class NEHVI(_BoTorchStrategy):
         super().__init__(num_tasks, **options)
         if ref_point is not None:
             remedy = "Leave it out to use the worst values observed."
-            ref_point = require_ref_point(ref_point, num_tasks, "tasks", remedy)
+            ref_point = require_ref_point(ref_point, self.goal.num_objectives, "tasks", remedy)
         self.ref_point = ref_point
-        if num_tasks > MOST_TASKS:
+        if self.goal.num_objectives > MOST_TASKS:
             raise ValueError(
                 f"num_tasks should be at most {MOST_TASKS} for a hypervolume method, got {num_tasks}. Use NParEGO."
             )

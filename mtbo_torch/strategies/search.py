@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
 from mtbo_torch.checks import require_count
+from mtbo_torch.inputs import Inputs
 from mtbo_torch.optimization import draw_sobol
 from mtbo_torch.scalarizations import ChebyshevScalarization, Scalarization, WeightDistribution
 from mtbo_torch.space import make_space
@@ -19,10 +20,11 @@ from mtbo_torch.strategies.goal import Goal
 class SearchOptions(TypedDict, total=False):
     """The arguments that all strategies without a kernel take; see :class:`RandomSearch`."""
 
-    bounds: Tensor | None
+    bounds: Tensor | Inputs | None
     choices: Tensor | None
     scalarization: type[Scalarization]
     weights: WeightDistribution | None
+    signs: Sequence[int] | Tensor | Mapping[str, str] | None
     seed: int | Sequence[int]
 
 
@@ -36,10 +38,11 @@ class SearchStrategy(Strategy):
         self,
         num_tasks: int,
         *,
-        bounds: Tensor | None = None,
+        bounds: Tensor | Inputs | None = None,
         choices: Tensor | None = None,
         scalarization: type[Scalarization] = ChebyshevScalarization,
         weights: WeightDistribution | None = None,
+        signs: Sequence[int] | Tensor | Mapping[str, str] | None = None,
         seed: int | Sequence[int] = 0,
     ) -> None:
         space = make_space(type(self).__name__, bounds, choices)
@@ -49,7 +52,7 @@ class SearchStrategy(Strategy):
                 f"scalarization should need nothing but weights for {type(self).__name__}, got "
                 f"{scalarization.__name__}, which needs a reference point. Leave it out, or use MTKB."
             )
-        super().__init__(space, Goal(num_tasks, space.points, scalarization, weights), seed)
+        super().__init__(space, Goal(num_tasks, space.points, scalarization, weights, signs=signs), seed)
 
 
 class RandomSearch(SearchStrategy):
@@ -61,6 +64,7 @@ class RandomSearch(SearchStrategy):
         choices: ``N x d``, the points that may be chosen.
         scalarization: As in :class:`MTKB`; the weights drawn from it play no part in the search.
         weights: As in :class:`MTKB`.
+        signs: As in :class:`MTKB`.
         seed: As in :class:`MTKB`.
 
     Example:
@@ -70,9 +74,9 @@ class RandomSearch(SearchStrategy):
         torch.Size([3, 1])
     """
 
-    def _propose(self, weights: Tensor) -> Tensor:
+    def _propose(self, weights: Tensor, fixed: Mapping[int, float]) -> Tensor:
         q = weights.shape[-2]
-        points = [self.space.sample(q, generator) for generator in self._generators]
+        points = [self.space.sample(q, generator, fixed) for generator in self._generators]
         return torch.stack(points).reshape(*self.batch_shape, q, self.space.num_inputs)
 
 
@@ -94,10 +98,10 @@ class SobolSearch(SearchStrategy):
         super().__init__(num_tasks, **options)
         self._scrambles = [int(torch.randint(2**31, (1,), generator=source)) for source in self._generators]
 
-    def _propose(self, weights: Tensor) -> Tensor:
+    def _propose(self, weights: Tensor, fixed: Mapping[int, float]) -> Tensor:
         q, d = weights.shape[-2], self.space.num_inputs
         draws = [draw_sobol(d, q, seed, start=self._num_asked) for seed in self._scrambles]
-        return self.space.from_cube(torch.stack(draws).reshape(*self.batch_shape, q, d))
+        return self.space.from_cube(torch.stack(draws).reshape(*self.batch_shape, q, d), fixed)
 
     def _memory(self) -> dict[str, Any]:
         return {"scrambles": list(self._scrambles)}

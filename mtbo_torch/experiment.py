@@ -1,0 +1,316 @@
+"""Experiments as people have them: named inputs and tasks, tables in and tables out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+
+from mtbo_torch.checks import name_of
+from mtbo_torch.display import format_html_table, format_text_table
+from mtbo_torch.inputs import Input, Inputs, restore_inputs
+from mtbo_torch.strategies import Optimizer, Strategy, list_strategies
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# The name of the index, or the column, that says which proposal a row is.
+ASKED = "asked"
+
+
+class Experiment:
+    """An experiment: what can be set, what is measured and wanted, and all measurements so far.
+
+    Tables are pandas data frames (``pip install mtbo-torch[table]``) with a column for each input and each task.
+
+    Args:
+        inputs: What can be set, by name; or :class:`Inputs`, with limits between them.
+        tasks: What is measured, by name, and what is wanted of it: ``"maximize"``, ``"minimize"``, ``"watch"``,
+            ``"at least 0.9"``, ``"at most 5"``, or several of these separated by commas.
+        choices: A table of the inputs that can be chosen from, if not all combinations can.
+        strategy: How to choose: :class:`Optimizer`, or another strategy.
+        options: More arguments of the strategy, such as ``seed``; for :class:`MTKB`, ``kernel``.
+
+    Example:
+        >>> import pandas as pd
+        >>> from mtbo_torch import Category, Experiment, Real
+        >>> experiment = Experiment(
+        ...     inputs={"temperature": Real(300, 900), "catalyst": Category("Pd", "Ni")},
+        ...     tasks={"yield": "maximize", "cost": "minimize"},
+        ... )
+        >>> experiment.tell(pd.DataFrame({"temperature": [350, 700], "catalyst": ["Pd", "Ni"], "yield": [0.2, 0.6],
+        ...                               "cost": [3.0, 1.5]}))
+        >>> proposal = experiment.ask(2)
+        >>> list(proposal.columns)
+        ['temperature', 'catalyst', 'yield', 'cost']
+    """
+
+    def __init__(
+        self,
+        inputs: Inputs | Mapping[str, Input],
+        tasks: Mapping[str, str],
+        *,
+        choices: pd.DataFrame | None = None,
+        strategy: type[Strategy] = Optimizer,
+        **options: Any,
+    ) -> None:
+        self.inputs = inputs if isinstance(inputs, Inputs) else Inputs(inputs)
+        self.tasks = _check_tasks(tasks, self.inputs)
+        if not (isinstance(strategy, type) and issubclass(strategy, Strategy)):
+            raise ValueError(f"strategy should be a class such as Optimizer, got {strategy!r}. Leave out the brackets.")
+        points = None if choices is None else self.inputs.encode(_list_rows("choices", choices, self.inputs.names))
+        self._options = options | {"strategy": strategy}
+        first = options.pop("kernel", len(self.tasks))
+        build: Any = strategy
+        self.strategy: Strategy = build(first, bounds=self.inputs, choices=points, signs=self.tasks, **options)
+        if self.strategy.batch_shape:
+            raise ValueError(f"seed should be one number for an Experiment, got {options['seed']}. Pass one of them.")
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """All measurements in the order they were told, then the proposals that are still pending, without values.
+
+        Another experiment with the same description continues from this table: tell it.
+        """
+        pending = self.strategy._pending_points()
+        X = torch.cat([self.strategy.train_X, pending])
+        Y = torch.cat([self.strategy.train_Y, pending.new_full((len(pending), len(self.tasks)), torch.nan)])
+        return self._frame(X, Y)
+
+    def ask(self, q: int = 1, fixed: Mapping[str, Any] | None = None) -> pd.DataFrame:
+        """Return a table of q proposals, with empty columns for the tasks to fill in; see :meth:`Strategy.ask`.
+
+        The index, called "asked", says which proposal a row is: :meth:`tell` then knows it even if its inputs were
+        changed. It may become a column, as it does in a file.
+
+        Args:
+            q: The number of proposals.
+            fixed: Inputs that should have one value this time, such as ``{"catalyst": "Pd"}``.
+        """
+        X = self.strategy.ask(q, fixed)
+        frame = self._frame(X, X.new_full((q, len(self.tasks)), torch.nan))
+        frame.index = _load_pandas().Index(self.strategy.asked_ids, name=ASKED)
+        return frame
+
+    def tell(self, table: pd.DataFrame) -> None:
+        """Learn from a table; a refused one changes nothing.
+
+        Columns may be in any order, others do not matter, and cells of tasks may be empty. A row without any value is a
+        proposal that waits for its values.
+
+        Args:
+            table: A row for each measurement.
+        """
+        if hasattr(table, "columns") and table.index.name == ASKED:
+            table = table.reset_index()
+        rows = _list_rows("table", table, [*self.inputs.names, *self.tasks])
+        X, Y = self.inputs.encode(rows), self._read_values(rows)
+        numbers = [self._read_number(row.get(ASKED)) for row in rows]
+        done = ~Y.isnan().all(dim=-1)
+        missing = bool(Y[done].isnan().any())
+        if missing and not self.strategy._can_miss_values:
+            raise ValueError(
+                f"table should have all values for {type(self.strategy).__name__}, got empty cells. Use Optimizer."
+            )
+        waiting = [i for i in range(len(rows)) if not done[i] and numbers[i] is None]
+        settled = [number for i, number in enumerate(numbers) if number is not None and done[i]]
+        if len(set(settled)) < len(settled):
+            raise ValueError(f'"{ASKED}" should name each proposal once, got {settled}. Leave it empty for other rows.')
+        if done.any():
+            others = [i for i in range(len(rows)) if done[i] and numbers[i] is None]
+            settled += [n for n in self.strategy._match_pending(X[others]) if n not in settled]
+            self.strategy.tell(X[done], Y[done], allow_missing=missing, instead_of=settled)
+        if waiting:
+            self.strategy.expect(X[waiting])
+
+    def forget(self, asked: int | Sequence[int] | None = None) -> None:
+        """Wait no longer for some proposals, by their numbers, or for any of them with None."""
+        self.strategy.forget(asked)
+
+    def correct(self, row: int, **values: float) -> None:
+        """Exchange values of one measurement.
+
+        Args:
+            row: Its place in :attr:`table`.
+            values: By task, the right ones. Names that Python does not allow go in ``**{"yield (%)": 30.0}``.
+        """
+        unknown = [name for name in values if name not in self.tasks]
+        if unknown or not values:
+            raise ValueError(
+                f"values should be of the tasks {', '.join(self.tasks)}, got {unknown}. Correct the names."
+            )
+        (place,) = self.strategy._require_rows(row)
+        y = self.strategy.train_Y[place]
+        for name, value in values.items():
+            y[list(self.tasks).index(name)] = _read_value(name, value, "")
+        self.strategy.correct(row, y, allow_missing=bool(y.isnan().any()))
+
+    def remove(self, rows: int | Sequence[int]) -> None:
+        """Forget measurements, by their places in :attr:`table`."""
+        self.strategy.remove(rows)
+
+    def pareto(self) -> pd.DataFrame:
+        """Return the measurements that no other one dominates; see :meth:`Strategy.pareto`."""
+        best = self.strategy._find_pareto()
+        return self.table.iloc[best.tolist()]
+
+    def predict(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Return what the model expects: for each task its mean, and its standard deviation as a column "... sd".
+
+        The standard deviation is that of the true value; a measurement has noise on top.
+
+        Args:
+            table: With a column for each input.
+        """
+        X = self.inputs.encode(_list_rows("table", table, self.inputs.names)).to(self.strategy.space.points)
+        model = getattr(self.strategy, "model", None)
+        if model is None or not self.strategy.num_observations:
+            raise ValueError(
+                f"predict should be asked of a strategy with a model that was told something, got "
+                f"{type(self.strategy).__name__} with {self.strategy.num_observations} measurements. Tell it some."
+            )
+        with torch.no_grad():
+            posterior = model.posterior(X)
+        columns: dict[str, Any] = {}
+        for i, name in enumerate(self.tasks):
+            columns[name] = posterior.mean[:, i].numpy()
+            columns[f"{name} sd"] = posterior.variance[:, i].sqrt().numpy()
+        return _load_pandas().DataFrame(columns, index=table.index)
+
+    def save(self, path: str | Path) -> None:
+        """Save everything in one file, from which :meth:`load` continues bit for bit.
+
+        Kernels and other objects among the arguments are not in it, and have to be given to :meth:`load` again.
+        """
+        options = {name: value for name, value in self._options.items() if name != "strategy"}
+        plain = {name: value for name, value in options.items() if _is_plain(value)}
+        state = {
+            "description": self.inputs.settings() | {"tasks": self.tasks},
+            "strategy": name_of(self._options["strategy"], "strategy"),
+            "options": plain,
+            "others": sorted(options.keys() - plain.keys()),
+            "choices": self.strategy.space.points if self.strategy.space.name == "choices" else None,
+            "state": self.strategy.state_dict(),
+        }
+        target = Path(path)
+        partial = target.with_name(f"{target.name}.partial")
+        torch.save(state, partial)
+        partial.replace(target)  # all of it or nothing
+
+    @classmethod
+    def load(cls, path: str | Path, **options: Any) -> Self:
+        """Return the experiment that was saved.
+
+        Args:
+            path: The file.
+            options: Arguments that are not in the file; or that should be others from now on, such as ``inputs`` with
+                wider bounds: then all is learned anew from the measurements.
+        """
+        try:
+            saved = torch.load(path, weights_only=True)
+            inputs, tasks = restore_inputs(saved["description"]), saved["description"]["tasks"]
+            kind = {name_of(kind, "strategy"): kind for kind in list_strategies()}[saved["strategy"]]
+            others, state = set(saved["others"]), saved["state"]
+        except OSError:
+            raise
+        except Exception as error:  # whatever another file makes of it
+            raise ValueError(f"path should be a file that save() wrote, got {path}. Pass another one.") from error
+        missing = sorted(others - options.keys())
+        if missing:
+            raise ValueError(
+                f"options should have {', '.join(missing)}, which is not in the file, got {sorted(options)}. Pass it."
+            )
+        arguments: dict[str, Any] = {"inputs": inputs, "tasks": tasks, "strategy": kind, **saved["options"]}
+        if saved["choices"] is not None:
+            arguments["choices"] = _load_pandas().DataFrame(inputs.decode(saved["choices"]))
+        experiment = cls(**(arguments | options))
+        experiment.strategy.load_state_dict(state, strict=not options.keys() - others)
+        return experiment
+
+    def __repr__(self) -> str:
+        rows = [["input", "from"], *self.inputs.describe()]
+        wanted = [["task", "wanted"], *[[name, words] for name, words in self.tasks.items()]]
+        return f"{self.strategy!r}\n\n{format_text_table(rows)}\n\n{format_text_table(wanted)}"
+
+    def _repr_html_(self) -> str:
+        rows = [["input", "from"], *self.inputs.describe()]
+        wanted = [["task", "wanted"], *[[name, words] for name, words in self.tasks.items()]]
+        return f"{self.strategy._repr_html_()}{format_html_table(rows)}{format_html_table(wanted)}"
+
+    def _frame(self, X: Tensor, Y: Tensor) -> pd.DataFrame:
+        frame = _load_pandas().DataFrame(self.inputs.decode(X), columns=self.inputs.names)
+        for i, name in enumerate(self.tasks):
+            frame[name] = Y[:, i].tolist()
+        return frame
+
+    def _read_values(self, rows: Sequence[Mapping[str, Any]]) -> Tensor:
+        values = [[_read_value(name, row[name], f" in row {i}") for name in self.tasks] for i, row in enumerate(rows)]
+        return torch.tensor(values, dtype=torch.double).reshape(len(rows), len(self.tasks))
+
+    def _read_number(self, value: Any) -> int | None:
+        """Return the number of the proposal that a row is, if it says so."""
+        if value is None or value != value:  # NaN
+            return None
+        if value not in self.strategy.pending:
+            raise ValueError(
+                f'"{ASKED}" should be one of the pending proposals {list(self.strategy.pending)}, got {value!r}. Leave '
+                "it empty for a row that is none of them."
+            )
+        return int(value)
+
+
+def _is_plain(value: object) -> bool:
+    """Return whether a file can hold a value without any code."""
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str | Tensor)
+
+
+def _check_tasks(tasks: object, inputs: Inputs) -> dict[str, str]:
+    if not isinstance(tasks, Mapping) or not tasks:
+        raise ValueError(
+            f"tasks should be a dictionary with at least one task, got {tasks!r}. Pass for instance "
+            '{"yield": "maximize"}.'
+        )
+    both = [name for name in tasks if name in inputs.names]
+    if both or ASKED in tasks or ASKED in inputs.names:
+        raise ValueError(f"tasks should have names of their own, got {both or [ASKED]}. Rename them.")
+    return dict(tasks)
+
+
+def _read_value(name: str, value: Any, where: str) -> float:
+    try:
+        number = float("nan") if value is None or value is getattr(_load_pandas(), "NA", None) else float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} should be a number or empty, got {value!r}{where}. Correct it.") from None
+    if number in (float("inf"), float("-inf")):
+        raise ValueError(f"{name} should be finite or empty, got {value!r}{where}. Correct it.")
+    return number
+
+
+def _list_rows(name: str, table: Any, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Return a data frame as rows, with at least these columns."""
+    if not hasattr(table, "columns") or not hasattr(table, "to_dict"):
+        raise ValueError(
+            f"{name} should be a pandas DataFrame, got {type(table).__name__}. Pass one row for each point."
+        )
+    missing = [column for column in columns if column not in table.columns]
+    if missing or not table.columns.is_unique:
+        raise ValueError(
+            f"{name} should have a column for each of {', '.join(columns)}, got {', '.join(map(str, table.columns))}. "
+            + (f"Add {', '.join(missing)}." if missing else "Rename those that are there twice.")
+        )
+    if not len(table):
+        raise ValueError(f"{name} should have at least one row, got none. Leave it out.")
+    return table.to_dict("records")
+
+
+def _load_pandas() -> Any:
+    try:
+        import pandas
+    except ImportError:
+        raise ImportError('Tables need pandas. Run: pip install "mtbo-torch[table]"') from None
+    return pandas
