@@ -116,6 +116,7 @@ def write_panel(result: PanelResult, out: Path) -> None:
         result.curves,
         certificates,
         _is_guaranteed(result),
+        _list_pairs(result),
         [folder / f"{name}.png", folder / f"{name}.svg"],
     )
     finals = {label: _select_finals(columns) for label, columns in result.columns.items()}
@@ -129,6 +130,12 @@ def write_panel(result: PanelResult, out: Path) -> None:
         "versions": _collect_versions(),
     }
     write_atomically(folder / "panel.json", json.dumps(seal(facts), indent=1).encode())
+
+
+def _list_pairs(result: PanelResult) -> list[tuple[str, str]]:
+    """Return the curves that the panel's claims compare by paired differences."""
+    pairs = [(claim.curves[0], claim.curves[-1]) for claim in result.panel.claims if claim.kind in ("below", "falls")]
+    return [pair for pair in pairs if set(pair) <= result.curves.keys()]
 
 
 def _is_guaranteed(result: PanelResult) -> bool:
@@ -223,7 +230,8 @@ def _render_section(stored: dict[str, dict[str, Any]], name: str) -> str:
         f'<section id="{name}"><h2>{name}: {html.escape(panel.title)}</h2>'
         f'<img src="{name}/{name}.svg" alt="{REGRET_NAMES[panel.metric]} of every algorithm over the rounds">'
         f"<p>{html.escape(str(facts['trials']))} trials; final values, mean ± standard deviation. "
-        f"The figure shows the {REGRET_NAMES[panel.metric]}. "
+        f"The figure shows the mean of the {REGRET_NAMES[panel.metric]} and the range from 10 % to 90 % of the trials; "
+        "below, paired differences in the last round. "
         f'<a href="{name}/{name}.png">PNG</a> <a href="{name}/summary.csv">summary.csv</a> '
         + " ".join(f'<a href="runs/{run}/results.csv">{run}</a>' for run in panel.experiments.values())
         + f"</p>{format_html_table([head, *rows])}<p>Claims of the paper:</p><ul>{items}</ul>"

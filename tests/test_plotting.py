@@ -4,30 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
 import torch
 from botorch.models import SingleTaskGP
+from botorch.models.transforms import Normalize
 from gpytorch.kernels import RBFKernel
 from matplotlib.axes import Axes
 from matplotlib.cbook import STEP_LOOKUP_MAP
 from torch import Tensor
 
 from mtbo_torch import ExactMultiTaskGP, ICMKernel, Mixture
+from mtbo_torch.experiments.panels import PANELS, Panel
+from mtbo_torch.experiments.reproduce import PanelResult
+from mtbo_torch.metrics import hypervolume
 from mtbo_torch.plotting import (
     plot_certificate,
     plot_dictionary,
+    plot_differences,
+    plot_hypervolume,
+    plot_leave_one_out,
+    plot_parallel,
     plot_pareto,
     plot_posterior,
     plot_regret,
+    plot_slice,
     plot_task_correlation,
 )
+from mtbo_torch.report import FINALS, write_panel
 
 GRID = torch.linspace(0, 1, 20, dtype=torch.double).unsqueeze(-1)
 POINTS = torch.tensor([[0.1], [0.5], [0.8]], dtype=torch.double)
 VALUES = torch.cat([POINTS.sin(), POINTS.cos()], dim=-1)
 CURVES = {"MT-KB": torch.rand(4, 30), "random": torch.rand(4, 30) + 1}
+TRIPLES = torch.tensor([[0.0, 3.0, 5.0], [1.0, 2.0, 5.0], [0.5, 1.0, 4.0], [2.0, 0.0, 7.0]])
 PAIRS = torch.tensor([[0.0, 3.0], [1.0, 2.0], [0.5, 1.0], [2.0, 0.0]])
 
 PLOTS: list[Callable[[Axes | None], Axes]] = [
@@ -35,20 +47,47 @@ PLOTS: list[Callable[[Axes | None], Axes]] = [
     lambda ax: plot_certificate(CURVES, {"MT-KB": 10 * CURVES["MT-KB"]}, ax),
     lambda ax: plot_pareto(PAIRS, ax=ax),
     lambda ax: plot_pareto(PAIRS, PAIRS + 1, ax),
+    lambda ax: plot_pareto(TRIPLES, TRIPLES + 1, ax),
+    lambda ax: plot_parallel(TRIPLES, ax),
+    lambda ax: plot_differences(CURVES, [("MT-KB", "random")], ax),
+    lambda ax: plot_hypervolume(PAIRS, torch.zeros(2), ax),
     lambda ax: plot_posterior(model(), GRID, POINTS, VALUES, ax),
+    lambda ax: plot_slice(alone(), UNIT, (0,), axes=None if ax is None else [ax])[0],
+    lambda ax: plot_slice(alone(), UNIT, (0, 1), axes=None if ax is None else [ax])[0],
+    lambda ax: plot_leave_one_out(*left_out(), None if ax is None else [ax])[0],
     lambda ax: plot_task_correlation(torch.eye(3), ax),
     lambda ax: plot_dictionary({"MT-BKB": torch.ones(1, 9)}, ax),
 ]
+
+
+UNIT = torch.tensor([[0.0, 0.0, 2.0], [1.0, 1.0, 4.0]], dtype=torch.double)
+INPUTS = UNIT[0] + (UNIT[1] - UNIT[0]) * torch.rand(8, 3, generator=torch.Generator().manual_seed(0)).double()
 
 
 def model() -> ExactMultiTaskGP:
     return ExactMultiTaskGP(POINTS, VALUES, eta=0.01)
 
 
+def alone() -> SingleTaskGP:
+    return SingleTaskGP(INPUTS, INPUTS.sum(dim=-1, keepdim=True), input_transform=Normalize(3, bounds=UNIT))
+
+
+def left_out() -> tuple[Tensor, Tensor, Tensor]:
+    observed = torch.tensor([[1.0], [2.0], [4.0]])
+    return observed, torch.tensor([[1.5], [2.0], [3.0]]), torch.tensor([0.25, 1.0, 0.16]).reshape(3, 1, 1)
+
+
 @pytest.fixture(autouse=True)
 def _close_figures() -> Iterator[None]:
     yield
     plt.close("all")
+
+
+def result(panel: Panel) -> PanelResult:
+    labels = tuple(panel.experiments) if panel.is_sweep else ("MT-KB", "IT-KB", "MOBO")
+    columns = {label: {name: torch.rand(3, 5) for name in FINALS} for label in labels}
+    settings = {name: {"norm_bound": "exact"} for name in panel.experiments.values()}
+    return PanelResult(panel, columns, dict.fromkeys(labels, 0.0), settings)
 
 
 def line(ax: Axes, label: str) -> tuple[Tensor, Tensor]:
@@ -60,7 +99,7 @@ def line(ax: Axes, label: str) -> tuple[Tensor, Tensor]:
 def test_draws_on_the_axes_given(plot: Callable[[Axes | None], Axes]) -> None:
     _, (left, right) = plt.subplots(1, 2)
     assert plot(right) is right
-    assert right.has_data()
+    assert any(ax.has_data() for ax in (right, *right.child_axes))
     assert not left.has_data()
 
 
@@ -78,6 +117,98 @@ def test_regret_is_the_mean_over_trials() -> None:
         rounds, means = line(ax, name)
         assert rounds.tolist() == list(range(1, 31))
         torch.testing.assert_close(means, curve.double().mean(dim=0))
+
+
+def test_bands_of_regrets_are_quantiles_and_the_axis_says_so() -> None:
+    values = torch.arange(11.0).unsqueeze(-1) * torch.tensor([1.0, 2.0])  # the 10 % quantile is 1, the 90 % one is 9
+    for ax in (
+        plot_regret({"a": values}),
+        plot_certificate({"a": values}, {"a": values}),
+        plot_dictionary({"a": values}),
+    ):
+        heights = ax.collections[0].get_paths()[0].vertices[:, 1]
+        assert (heights.min(), heights.max()) == pytest.approx((1.0, 18.0))
+        assert ax.get_ylabel().endswith("\nmean (band: 10 % to 90 % of trials)")
+
+
+def test_a_single_trial_has_no_range() -> None:
+    ax = plot_regret({"a": torch.rand(1, 5)})
+    assert not ax.collections
+    assert ax.get_ylabel() == "time-average regret"
+
+
+def test_many_curves_have_one_bar_each_beyond_the_last_round() -> None:
+    values = torch.arange(11.0).unsqueeze(-1) * torch.tensor([2.0, 1.0])
+    ax = plot_regret({str(i): values + i for i in range(9)})
+    assert not ax.collections
+    assert ax.get_ylabel().endswith("\nmean (bars: 10 % to 90 % of trials)")
+    bars = [line for line in ax.lines if len(line.get_xdata()) == 2 and min(line.get_xdata()) > 2]
+    assert [pytest.approx(list(bar.get_ydata())) for bar in bars] == [[1 + i, 9 + i] for i in range(9)]
+    places = [bar.get_xdata()[0] for bar in bars]
+    assert places == sorted(set(places))
+    assert places[-1] < ax.get_xlim()[1]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "2", "end"]
+
+
+@pytest.mark.parametrize("plot", [plot_regret, lambda curves: plot_certificate(curves, {"a": curves["a"] + 1})])
+def test_means_of_zero_are_marked_on_the_axis(plot: Callable[[dict[str, Tensor]], Axes]) -> None:
+    curves = {"a": torch.tensor([[1.0, 0.5, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]]), "b": torch.rand(2, 4) + 1}
+    ax = plot(curves)
+    ax.set_yscale("log")
+    rounds, heights = line(ax, "is 0")
+    assert rounds.tolist() == [3]
+    [mark] = [line for line in ax.lines if line.get_label() == "is 0"]
+    ax.figure.canvas.draw()
+    assert mark.get_transform().transform([3, heights[0]])[1] == pytest.approx(ax.bbox.y0)
+    assert "is 0" not in [text.get_text() for text in plot({"a": curves["b"]}).get_legend().get_texts()]
+
+
+def test_differences_are_those_of_the_same_trials() -> None:
+    first, gaps = 100 * torch.rand(4, 3, dtype=torch.double), torch.tensor([1.0, 2.0, 3.0, 6.0]).double()
+    curves = {"A": first, "B": first + gaps.unsqueeze(-1), "C": first}
+    ax = plot_differences(curves, [("A", "B"), ("A", "C")], xlabel="Bayes regret")
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["B − A", "C − A"]
+    assert ax.get_xlabel() == "Bayes regret in the last round\nmean difference ± 2 standard errors; dots: trials"
+    torch.testing.assert_close(torch.as_tensor(ax.lines[1].get_xdata()), gaps)
+    [bar] = ax.containers[0].lines[2][0].get_segments()
+    error = gaps.std().item() / 2
+    assert bar[:, 0] == pytest.approx([3 - 2 * error, 3 + 2 * error])
+    assert ax.get_ylim()[0] > ax.get_ylim()[1]  # the first pair is on top
+
+
+def test_a_difference_of_one_trial_has_no_error() -> None:
+    ax = plot_differences({"A": torch.ones(1, 2), "B": torch.zeros(1, 2)}, [("A", "B")])
+    assert not ax.containers[0].has_xerr
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("fig1a", ["ω = 1 − ω = 0"]),
+        ("fig1d", ["IT-KB − MT-KB", "MOBO − MT-KB"]),  # without those that were not run
+    ],
+)
+def test_panels_show_the_differences_that_claims_are_about(
+    name: str, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+    monkeypatch.setattr("mtbo_torch.plotting.figures._save", lambda figure, paths: drawn.append(figure))
+    write_panel(result(PANELS[name]), tmp_path)
+    [figure] = drawn
+    assert [label.get_text() for label in figure.axes[-1].get_yticklabels()] == expected
+
+
+def test_hypervolume_is_that_of_the_values_so_far() -> None:
+    values = torch.rand(2, 9, 3, generator=torch.Generator().manual_seed(1)).double()
+    ref_point = torch.tensor([0.2, 0.8], dtype=torch.double)
+    ax = plot_hypervolume({"a": values}, ref_point, signs=(1, 0, -1))
+    oriented, lowest = values[..., [0, 2]] * torch.tensor([1, -1]), ref_point * torch.tensor([1, -1])
+    expected = [sum(hypervolume(run[: t + 1], lowest) for run in oriented) / 2 for t in range(9)]
+    evaluations, means = line(ax, "a")
+    assert evaluations.tolist() == list(range(1, 10))
+    assert means.tolist() == pytest.approx(expected)
+    assert expected[-1] > 0
+    assert (ax.get_xlabel(), ax.get_ylabel().split("\n")[0]) == ("evaluations", "hypervolume")
 
 
 def test_front_found_is_what_no_other_point_dominates() -> None:
@@ -101,6 +232,45 @@ def test_fronts_of_what_is_minimized(signs: tuple[int, int]) -> None:
     ]
 
 
+def test_more_than_two_tasks_are_shown_in_pairs() -> None:
+    values = TRIPLES * torch.tensor([1.0, -1.0, 1.0])
+    ax = plot_pareto(values, values - 1, signs=(1, -1, 1), names=["strength", "price", "comfort"])
+    names = [(cell.get_xlabel(), cell.get_ylabel()) for cell in ax.child_axes]
+    assert names == [("", "price (minimized)"), ("strength", "comfort"), ("price (minimized)", "")]
+    for cell, pair in zip(ax.child_axes, ([0, 1], [0, 2], [1, 2]), strict=True):
+        [ring] = [dots for dots in cell.collections if dots.get_label() == "front found"]
+        front = torch.as_tensor(ring.get_offsets().data)
+        assert sorted(front.tolist()) == sorted(values[[0, 1, 3]][:, pair].double().tolist())  # not those of the pair
+        assert cell.collections[-1].get_offsets().tolist() == values[:, pair].tolist()
+    assert {text.get_text() for text in ax.get_legend().get_texts()} == {"attainable", "true front", "front found"}
+
+
+def test_two_tasks_have_names_too() -> None:
+    ax = plot_pareto(PAIRS, signs=(1, -1), names=["strength", "price"])
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("strength", "price (minimized)")
+
+
+def test_parallel_axes_go_from_the_worst_to_the_best() -> None:
+    values = torch.tensor([[0.0, 10.0, 7.0, 1.0], [4.0, 30.0, 7.0, 2.0], [1.0, 20.0, 7.0, 5.0]])
+    ax = plot_parallel(values, signs=(1, -1, 1, 0), names=["strength", "price", "comfort", "age"])
+    labels = [label.get_text() for label in ax.get_xticklabels()]
+    assert labels == ["strength\nmaximized", "price\nminimized", "comfort\nmaximized", "age\nno objective"]
+    lines = [drawn.get_ydata().tolist() for drawn in ax.lines if len(drawn.get_xdata()) == 4]
+    assert sorted(lines) == [[0, 1, 0.5, 0], [0.25, 0.5, 0.5, 1], [1, 0, 0.5, 0.25]]
+    prices = {text.get_text().strip(): text.get_position()[1] for text in ax.texts if text.get_position()[0] == 1}
+    assert prices["10"] == 1
+    assert prices["30"] == 0
+    assert [text.get_text().strip() for text in ax.texts if text.get_position()[0] == 2] == ["7"]
+
+
+def test_parallel_lines_of_the_front_are_in_color() -> None:
+    ax = plot_parallel(TRIPLES)
+    lines = [drawn for drawn in ax.lines if len(drawn.get_xdata()) == 3]
+    assert [drawn.get_color() == "0.8" for drawn in lines] == [True, False, False, False]
+    assert lines[0].get_ydata().tolist() == pytest.approx([0.25, 1 / 3, 0])
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["front (3)", "dominated (1)"]
+
+
 def test_bands_are_radius_standard_deviations() -> None:
     own = model()
     ax = plot_posterior(own, GRID, radius=3.0, names=["first", "second"])
@@ -110,6 +280,88 @@ def test_bands_are_radius_standard_deviations() -> None:
         heights = torch.as_tensor(band.get_paths()[0].vertices[:, 1])
         expected = posterior.mean[:, i] + 3 * posterior.variance[:, i].sqrt()
         assert (heights.unsqueeze(-1) - expected.detach()).abs().amin(dim=0).max() < 1e-9
+
+
+def test_points_in_any_order_give_the_same_lines() -> None:
+    own, order = model(), torch.randperm(len(GRID), generator=torch.Generator().manual_seed(0))
+    sorted_ax, shuffled_ax = plot_posterior(own, GRID), plot_posterior(own, GRID[order])
+    for name in ("task 1", "task 2"):
+        for one, other in zip(line(sorted_ax, name), line(shuffled_ax, name), strict=True):
+            torch.testing.assert_close(one, other)
+
+
+def test_a_slice_of_one_input_is_the_posterior_there() -> None:
+    own = ExactMultiTaskGP(INPUTS, torch.cat([INPUTS.sin(), INPUTS[:, :1]], dim=-1), eta=0.01)
+    axes = plot_slice(own, UNIT, (2,), at=INPUTS[0], names=list("abcd"), input_names=["heat", "time", "load"])
+    along = torch.linspace(2, 4, 101, dtype=torch.double)
+    X = INPUTS[0].repeat(101, 1)
+    X[:, 2] = along
+    posterior = own.posterior(X)
+    assert [ax.get_title() for ax in axes] == list("abcd")
+    for i, ax in enumerate(axes):
+        curve, fixed = ax.lines
+        torch.testing.assert_close(torch.as_tensor(curve.get_xdata()), along)
+        torch.testing.assert_close(torch.as_tensor(curve.get_ydata()), posterior.mean[:, i].detach())
+        assert fixed.get_xdata()[0] == pytest.approx(INPUTS[0, 2].item())
+        heights = torch.as_tensor(ax.collections[0].get_paths()[0].vertices[:, 1])
+        for sign in (-2, 2):
+            expected = (posterior.mean[:, i] + sign * posterior.variance[:, i].sqrt()).detach()
+            assert (heights.unsqueeze(-1) - expected).abs().amin(dim=0).max() < 1e-9
+        assert (ax.get_xlabel(), ax.get_ylabel()) == ("load", "mean ± 2 standard deviations")
+    assert axes[0].figure.get_suptitle() == f"at heat = {INPUTS[0, 0]:.3g}, time = {INPUTS[0, 1]:.3g}"
+
+
+def test_a_slice_of_two_inputs_is_a_map_of_the_mean() -> None:
+    own = alone()
+    [ax] = plot_slice(own, UNIT, (2, 0))
+    [surface] = ax.collections
+    places = torch.as_tensor(surface.get_coordinates().data)  # rows are heights
+    assert places[[0, 0, -1, -1], [0, -1, 0, -1]].tolist() == [[2, 0], [4, 0], [2, 1], [4, 1]]
+    X = torch.stack([places[..., 1], torch.full((41, 41), 0.5), places[..., 0]], dim=-1).reshape(-1, 3)
+    shown = torch.as_tensor(surface.get_array().data).flatten()
+    torch.testing.assert_close(shown, own.posterior(X).mean[:, 0].detach())
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("x_3", "x_1")
+    assert ax.lines[0].get_xydata().tolist() == [[3.0, 0.5]]  # the middle
+    assert ax.figure.get_suptitle() == "at x_2 = 0.5"
+
+
+def test_predictions_are_shown_with_two_standard_deviations() -> None:
+    [ax] = plot_leave_one_out(*left_out(), names=["strength"])
+    assert ax.get_title() == "strength"
+    within, beyond = ax.containers
+    assert within.lines[0].get_xydata().tolist() == [[1.0, 1.5], [2.0, 2.0]]
+    assert beyond.lines[0].get_xydata().tolist() == [[4.0, 3.0]]
+    assert [bar[:, 1].tolist() for bar in within.lines[2][0].get_segments()] == [[0.5, 2.5], [0.0, 4.0]]
+    assert [bar[:, 1].tolist() for bar in beyond.lines[2][0].get_segments()] == [pytest.approx([2.2, 3.8])]
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert labels == ["within 2 standard deviations: 2", "beyond 2 standard deviations: 1"]
+    diagonal = ax.lines[0]
+    assert list(diagonal.get_xdata()) == list(diagonal.get_ydata()) == list(ax.get_xlim()) == list(ax.get_ylim())
+
+
+def test_axes_of_tasks_may_be_a_table() -> None:
+    _, table = plt.subplots(2, 2)
+    own = ExactMultiTaskGP(INPUTS, torch.cat([INPUTS.sin(), INPUTS[:, :1]], dim=-1), eta=0.01)
+    assert plot_slice(own, UNIT, (0,), axes=table) == list(table.flat)
+
+
+BARS: list[Callable[[Axes], object]] = [
+    lambda ax: plot_pareto(PAIRS, ax=ax),
+    lambda ax: plot_pareto(TRIPLES, ax=ax),
+    lambda ax: plot_task_correlation(torch.eye(3), ax),
+    lambda ax: plot_slice(alone(), UNIT, (0, 1), axes=[ax]),
+]
+
+
+@pytest.mark.parametrize("layout", [None, "constrained"])
+@pytest.mark.parametrize("plot", BARS)
+def test_color_bars_do_not_run_into_the_next_plot(plot: Callable[[Axes], object], layout: str | None) -> None:
+    figure, (left, right) = plt.subplots(1, 2, layout=layout)
+    right.set(ylabel="value")
+    plot(left)
+    figure.canvas.draw()
+    [bar] = [ax for ax in figure.axes if ax not in (left, right) and ax not in left.child_axes]
+    assert bar.get_tightbbox().x1 < right.get_tightbbox().x0
 
 
 def test_bands_of_a_mixture_are_its_intervals() -> None:
@@ -153,7 +405,8 @@ def test_dictionary_is_shown_below_all_observations() -> None:
 def test_all_rounds_of_all_curves_are_shown() -> None:
     curves = {"short": torch.rand(4, 5), "long": torch.rand(4, 30), "between": torch.rand(4, 9)}
     assert plot_regret(curves).get_xlim() == (1, 30)
-    assert plot_certificate(curves, curves).get_xlim() == (1, 30)
+    two = {name: curves[name] for name in ("short", "long")}
+    assert plot_certificate(curves, two).get_xlim() == (1, 30)
 
 
 def test_however_many_curves_all_are_drawn_and_named() -> None:

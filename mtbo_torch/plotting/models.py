@@ -1,0 +1,324 @@
+"""Plots of models: what they predict, how well, and how their tasks are related."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from botorch.models.model import Model
+from matplotlib.axes import Axes
+from torch import Tensor
+
+from mtbo_torch.checks import require_bounds, require_finite, require_positive, require_tensor
+from mtbo_torch.intervals import Mixture
+from mtbo_torch.models import MultiTaskGPModel
+from mtbo_torch.plotting.axes import (
+    COLORS,
+    add_colorbar,
+    add_legend,
+    get_axes,
+    get_grid,
+    pick_style,
+    resolve_names,
+    to_cpu,
+)
+
+MOST_NUMBERED = 12
+MOST_LETTERS = 48  # next to each other below an axis
+MOST_FIXED = 4
+POINTS_PER_INPUT = {1: 101, 2: 41}
+
+
+def plot_posterior(
+    model: Model,
+    X: Tensor,
+    train_X: Tensor | None = None,
+    train_Y: Tensor | None = None,
+    ax: Axes | None = None,
+    radius: float | Mixture = 2.0,
+    names: Sequence[str] | None = None,
+) -> Axes:
+    r"""Plot each task's posterior mean and a band of ``radius`` standard deviations around it, in one color per task.
+
+    .. math:: \mu_i(x) \pm \beta \sqrt{\Gamma_{ii}(x, x)}
+
+    Args:
+        model: Any BoTorch model.
+        X: ``N x 1``, in any order; or ``N x d`` points along a line, drawn over the first input.
+        train_X: ``t x 1``, to draw the observations as well.
+        train_Y: ``t x n``; NaN for missing values.
+        ax: The axes to draw on; a new figure by default.
+        radius: The half-width of the bands; or a :class:`~mtbo_torch.Mixture`, for a model of ours, to draw its
+            intervals, in which all tasks lie everywhere with probability 1 - delta.
+        names: The names of the n tasks.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch import ExactMultiTaskGP
+        >>> from mtbo_torch.plotting import plot_posterior
+        >>> X = torch.rand(5, 1, dtype=torch.double)
+        >>> Y = torch.cat([X.sin(), X.cos()], dim=-1)
+        >>> grid = torch.linspace(0, 1, 50, dtype=torch.double).unsqueeze(-1)
+        >>> ax = plot_posterior(ExactMultiTaskGP(X, Y), grid, X, Y)
+    """
+    _require_model(model)
+    X = require_tensor("X", X, "Pass one row per point.")
+    if X.dim() != 2 or not len(X):
+        raise ValueError(f"X should be `N x d`, got shape {tuple(X.shape)}. Pass one row per point.")
+    if isinstance(radius, Mixture):
+        if not isinstance(model, MultiTaskGPModel):
+            raise ValueError(
+                f"radius should be a number for a {type(model).__name__}, got a Mixture. Use a model of ours."
+            )
+    else:
+        require_positive("radius", radius, "Pass the half-width of the bands in standard deviations.", allow_zero=True)
+    if isinstance(radius, Tensor) and radius.dim():
+        raise ValueError(f"radius should be one number, got shape {tuple(radius.shape)}. Pass the radius of one model.")
+    if (train_X is None) != (train_Y is None):
+        raise ValueError("train_X and train_Y should be given together, got one of them. Pass both, or neither.")
+    X = X[X[:, 0].argsort()]
+    with torch.no_grad():
+        posterior = model.posterior(X)
+        mean = to_cpu(posterior.mean)
+        if isinstance(radius, Mixture):
+            assert isinstance(model, MultiTaskGPModel)
+            lower, upper = (to_cpu(bound) for bound in model.intervals(X, radius))
+        else:
+            half = radius * to_cpu(posterior.variance.clamp_min(0).sqrt())
+            lower, upper = mean - half, mean + half
+    _require_single(mean)
+    labels = resolve_names(names, mean.shape[-1])
+    if train_X is not None and train_Y is not None:
+        _require_observations(train_X, train_Y, len(labels))
+    ax = get_axes(ax)
+    along = to_cpu(X[:, 0])
+    for i, label in enumerate(labels):
+        color, style = pick_style(i)
+        ax.plot(along, mean[:, i], color=color, linestyle=style, label=label)
+        ax.fill_between(along, lower[:, i], upper[:, i], color=color, alpha=0.2, linewidth=0)
+    if train_X is not None and train_Y is not None:
+        for i, values in enumerate(to_cpu(train_Y).unbind(dim=-1)):
+            color = COLORS[i % len(COLORS)]
+            ax.scatter(to_cpu(train_X[:, 0]), values, color=color, s=18, zorder=3, edgecolors="white")
+    ax.set(xlabel="x", ylabel="value")
+    if along.min() < along.max():
+        ax.set_xlim(float(along.min()), float(along.max()))
+    add_legend(ax)
+    return ax
+
+
+def plot_slice(
+    model: Model,
+    bounds: Tensor,
+    inputs: Sequence[int],
+    at: Tensor | None = None,
+    axes: Sequence[Axes] | None = None,
+    names: Sequence[str] | None = None,
+    input_names: Sequence[str] | None = None,
+) -> list[Axes]:
+    """Plot what a model says of each task as one or two inputs vary and the others are fixed.
+
+    One input gives each task's mean with a band of two standard deviations, two inputs a map of its mean. A dotted line
+    or a star shows the fixed point.
+
+    Args:
+        model: Any BoTorch model.
+        bounds: ``2 x d``, the range of each input.
+        inputs: The numbers, from 0 to d - 1, of the one or two inputs that vary.
+        at: ``d``, the point that has the fixed values, such as one of the front; the middle of the bounds by default.
+        axes: The n axes to draw on, one for each task; a new figure by default.
+        names: The names of the n tasks.
+        input_names: The names of the d inputs.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch import ExactMultiTaskGP
+        >>> from mtbo_torch.plotting import plot_slice
+        >>> X = torch.rand(9, 3, dtype=torch.double)
+        >>> model = ExactMultiTaskGP(X, torch.stack([X.sum(dim=-1), X.prod(dim=-1)], dim=-1))
+        >>> bounds = torch.tensor([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]], dtype=torch.double)
+        >>> axes = plot_slice(model, bounds, inputs=(0,))
+        >>> maps = plot_slice(model, bounds, inputs=(0, 2), at=X[0], names=["sum", "product"])
+        >>> [ax.get_title() for ax in maps]
+        ['sum', 'product']
+    """
+    _require_model(model)
+    require_bounds(bounds)
+    d = bounds.shape[-1]
+    varied = _require_inputs(inputs, d)
+    fixed = bounds.mean(dim=0) if at is None else require_tensor("at", at, "Pass one number per input.")
+    if fixed.shape != (d,):
+        raise ValueError(
+            f"at should be `d` with d = {d} inputs (from bounds), got shape {tuple(fixed.shape)}. Pass a point."
+        )
+    require_finite("at", fixed)
+    labels = resolve_names(input_names, d, "input_names", "x_")
+    count = POINTS_PER_INPUT[len(varied)]
+    low, high = bounds.tolist()
+    lines = [torch.linspace(low[i], high[i], count, dtype=torch.double).to(bounds) for i in varied]
+    X = fixed.to(bounds).repeat(count ** len(varied), 1)
+    X[:, varied] = torch.cartesian_prod(*lines).reshape(-1, len(varied))
+    with torch.no_grad():
+        _require_single(model.posterior(X[:1]).mean)
+        posterior = model.posterior(X.unsqueeze(-2))  # each point on its own: no covariances between them
+        mean, sd = (to_cpu(v).squeeze(-2) for v in (posterior.mean, posterior.variance.clamp_min(0).sqrt()))
+    tasks = resolve_names(names, mean.shape[-1])
+    drawn = get_grid(axes, len(tasks))
+    for i, (task, ax) in enumerate(zip(tasks, drawn, strict=True)):
+        if len(varied) == 1:
+            _draw_line(ax, to_cpu(lines[0]), mean[:, i], sd[:, i], COLORS[i % len(COLORS)])
+            ax.axvline(fixed[varied[0]].item(), color="0.5", linestyle=":")
+        else:
+            x, y, surface = (v.numpy() for v in (*map(to_cpu, lines), mean[:, i].reshape(count, count).T))
+            add_colorbar(ax, ax.pcolormesh(x, y, surface, shading="gouraud", rasterized=True), "mean")
+            ax.plot(*to_cpu(fixed[varied]), "*", color="white", markeredgecolor="black", markersize=12)
+            ax.set_ylabel(labels[varied[1]])
+        ax.set(title=task, xlabel=labels[varied[0]])
+    others = [f"{labels[i]} = {fixed[i]:.3g}" for i in range(d) if i not in varied]
+    if axes is None and others:
+        more = ["..."] if len(others) > MOST_FIXED else []
+        drawn[0].figure.suptitle(f"at {', '.join(others[:MOST_FIXED] + more)}", fontsize="medium")
+    return drawn
+
+
+def _draw_line(ax: Axes, along: Tensor, mean: Tensor, sd: Tensor, color: str) -> None:
+    ax.plot(along, mean, color=color)
+    ax.fill_between(along, mean - 2 * sd, mean + 2 * sd, color=color, alpha=0.2, linewidth=0)
+    ax.set(xlim=(along[0].item(), along[-1].item()), ylabel="mean ± 2 standard deviations")
+
+
+def plot_leave_one_out(
+    train_Y: Tensor,
+    mean: Tensor,
+    covariance: Tensor,
+    axes: Sequence[Axes] | None = None,
+    names: Sequence[str] | None = None,
+) -> list[Axes]:
+    """Plot what a model predicts of each observation from all others against what was observed.
+
+    The bars are two standard deviations. Of a model that fits, about 95 % of them reach the diagonal.
+
+    Args:
+        train_Y: ``t x n``, what was observed.
+        mean: ``t x n``, from :meth:`~mtbo_torch.ExactMultiTaskGP.leave_one_out`.
+        covariance: ``t x n x n``, from there as well.
+        axes: The n axes to draw on, one for each task; a new figure by default.
+        names: The names of the n tasks.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch import ExactMultiTaskGP
+        >>> from mtbo_torch.plotting import plot_leave_one_out
+        >>> X = torch.linspace(0, 1, 9, dtype=torch.double).unsqueeze(-1)
+        >>> Y = torch.cat([X.sin(), X.cos()], dim=-1)
+        >>> axes = plot_leave_one_out(Y, *ExactMultiTaskGP(X, Y).leave_one_out(), names=["sine", "cosine"])
+        >>> [ax.get_title() for ax in axes]
+        ['sine', 'cosine']
+    """
+    observed = require_tensor("train_Y", train_Y, "Pass what the model was given.")
+    if observed.dim() != 2 or not observed.numel():
+        raise ValueError(f"train_Y should be `t x n`, got shape {tuple(observed.shape)}. Pass one row per observation.")
+    t, n = observed.shape
+    for name, value, shape in (("mean", mean, (t, n)), ("covariance", covariance, (t, n, n))):
+        value = require_tensor(name, value, "Pass *model.leave_one_out().")
+        if value.shape != shape:
+            raise ValueError(
+                f"{name} should be `{' x '.join(map(str, shape))}` (from train_Y), got shape {tuple(value.shape)}. "
+                "Pass *model.leave_one_out() of the same observations."
+            )
+    for name, value in (("train_Y", train_Y), ("mean", mean), ("covariance", covariance)):
+        require_finite(name, value)
+    labels = resolve_names(names, n)
+    drawn = get_grid(axes, n)
+    half = 2 * to_cpu(covariance).diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt()
+    for label, ax, y, center, bar in zip(
+        labels, drawn, *(v.T for v in (to_cpu(observed), to_cpu(mean), half)), strict=True
+    ):
+        ends = torch.cat([y, center - bar, center + bar])
+        margin = 0.05 * (ends.max() - ends.min()).item() or 1.0
+        limits = (ends.min().item() - margin, ends.max().item() + margin)
+        ax.plot(limits, limits, color="0.5", linewidth=1, zorder=1)
+        inside = (y - center).abs() <= bar
+        for color, what, mask in ((COLORS[0], "within", inside), (COLORS[1], "beyond", ~inside)):
+            if mask.any():
+                text = f"{what} 2 standard deviations: {int(mask.sum())}"
+                options = {"fmt": "o", "markersize": 4, "elinewidth": 1, "color": color, "label": text}
+                ax.errorbar(y[mask], center[mask], yerr=bar[mask], **options)
+        ax.set(title=label, xlabel="observed", ylabel="predicted from the others", xlim=limits, ylim=limits)
+        ax.legend(frameon=False, fontsize="small")
+    return drawn
+
+
+def plot_task_correlation(task_covar: Tensor, ax: Axes | None = None, names: Sequence[str] | None = None) -> Axes:
+    r"""Plot the correlations :math:`B_{ij} / \sqrt{B_{ii} B_{jj}}` of the tasks as a heat map.
+
+    Args:
+        task_covar: ``n x n``, for instance ``model.covar_module.task_covar``.
+        ax: The axes to draw on; a new figure by default.
+        names: The names of the n tasks.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch.plotting import plot_task_correlation
+        >>> ax = plot_task_correlation(torch.tensor([[4.0, -1.0], [-1.0, 1.0]]), names=["strength", "price"])
+        >>> [text.get_text() for text in ax.texts]
+        ['1.00', '−0.50', '−0.50', '1.00']
+    """
+    B = require_tensor("task_covar", task_covar, "Pass for instance kernel.task_covar.")
+    if B.dim() != 2 or B.shape[0] != B.shape[1] or not B.numel():
+        raise ValueError(f"task_covar should be `n x n`, got shape {tuple(B.shape)}. Pass the matrix of one kernel.")
+    require_finite("task_covar", B)
+    if (B.diagonal() < 0).any():
+        raise ValueError("task_covar should have a non-negative diagonal, got a negative variance. Pass a covariance.")
+    labels = resolve_names(names, len(B))
+    B = to_cpu(B)
+    scale = B.diagonal().sqrt()
+    correlation = B / (scale * scale.unsqueeze(-1))  # NaN, left blank, for a task without variance
+    ax = get_axes(ax)
+    image = ax.imshow(correlation.numpy(), cmap="RdBu_r", vmin=-1, vmax=1)
+    add_colorbar(ax, image, "correlation").set_ticks((-1, 0, 1))
+    if len(B) > MOST_NUMBERED:
+        ax.set_xticks(range(len(B)), labels, rotation=90)
+    elif len(B) * max(map(len, labels)) > MOST_LETTERS:
+        ax.set_xticks(range(len(B)), labels, rotation=45, ha="right")
+    else:
+        ax.set_xticks(range(len(B)), labels)
+    ax.set_yticks(range(len(B)), labels)
+    if len(B) <= MOST_NUMBERED:
+        for i, row in enumerate(correlation.tolist()):
+            for j, value in enumerate(row):
+                text = "" if math.isnan(value) else f"{value:.2f}".replace("-", "−")
+                ax.text(j, i, text, ha="center", va="center", color="white" if abs(value) > 0.6 else "black")
+    return ax
+
+
+def _require_model(model: object) -> None:
+    if not isinstance(model, Model):
+        raise ValueError(f"model should be a BoTorch model, got {type(model).__name__}. Pass e.g. strategy.model.")
+
+
+def _require_single(mean: Tensor) -> None:
+    if mean.dim() != 2:
+        raise ValueError(f"model should be a single one, got a batch of {tuple(mean.shape[:-2])}. Select one of them.")
+
+
+def _require_inputs(inputs: object, num_inputs: int) -> list[int]:
+    given = list(inputs) if isinstance(inputs, Sequence) and not isinstance(inputs, str) else []
+    are_numbers = all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i < num_inputs for i in given)
+    if len(given) not in (1, 2) or not are_numbers or len(set(given)) < len(given):
+        raise ValueError(
+            f"inputs should be one or two different numbers from 0 to {num_inputs - 1}, got {inputs!r}. "
+            "Pass for instance (0,)."
+        )
+    return given
+
+
+def _require_observations(train_X: Tensor, train_Y: Tensor, num_tasks: int) -> None:
+    for name, values, columns in (("train_X", train_X, 1), ("train_Y", train_Y, num_tasks)):
+        values = require_tensor(name, values, "Pass one row per observation.")
+        if values.dim() != 2 or values.shape[-1] != columns or len(values) != len(train_X):
+            raise ValueError(
+                f"{name} should be `{len(train_X)} x {columns}`, got shape {tuple(values.shape)}. Pass the "
+                "observations of a function of one input, one column per task."
+            )
