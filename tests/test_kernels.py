@@ -190,3 +190,31 @@ def test_candidates_have_the_same_values_and_slopes_with_and_without_gpytorch(ba
         (weights * value).sum().backward()
         close(adapt_kernel(kernel, 2)(ours, X2).detach(), value.detach(), 1e-10)
         close(ours.grad, theirs.grad, 1e-8)
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_categories_are_alike_or_not(batch: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    X1, X2 = (torch.rand(*batch, t, 4, generator=generator, dtype=torch.double) for t in (5, 7))
+    for X in (X1, X2):
+        X[..., [1, 3]] = (3 * X[..., [1, 3]]).floor() / 2
+    for name, kernel in candidate_kernels(2, 4, torch.Size(batch), categories=[1, 3]).items():
+        kernel = kernel.double().requires_grad_(False)
+        for parameter in kernel.parameters():
+            parameter.add_(0.3 * torch.rand(parameter.shape, generator=generator, dtype=torch.double))
+        weights = torch.rand(*batch, 10, 14, generator=generator, dtype=torch.double)
+        ours, theirs = X1.clone().requires_grad_(), X1.clone().requires_grad_()
+        fast = adapt_kernel(kernel, 2)(ours, X2)
+        (weights * fast).sum().backward()
+        value = kernel(theirs, X2).to_dense()
+        (weights * value).sum().backward()
+        close(fast.detach(), value.detach(), 1e-10)
+        close(ours.grad, theirs.grad, 1e-8)
+        assert (ours.grad[..., [1, 3]] == 0).all()
+        if name == "shared":
+            rbf_part, cat_part = kernel.base_kernel.kernels
+            apart = (X1.unsqueeze(-2) - X2.unsqueeze(-3))[..., [0, 2]] / rbf_part.lengthscale.unsqueeze(-2)
+            differs = (X1.unsqueeze(-2) != X2.unsqueeze(-3))[..., [1, 3]] / cat_part.lengthscale.unsqueeze(-2)
+            scalar = (-apart.square().sum(-1) / 2 - differs.mean(-1)).exp()
+            expected = torch.einsum("...ij,...ab->...iajb", scalar, kernel.task_covar).flatten(-4, -3).flatten(-2)
+            close(value.detach(), expected, 1e-10)

@@ -159,9 +159,7 @@ def read_aims(
         ([1, -1, 0], [[0.0, 0.0, -1.0]], [-0.9])
     """
     if len(aims) != num_tasks or not all(isinstance(name, str) and name.strip() for name in aims):
-        raise ValueError(
-            f"signs should have a name for each of the {num_tasks} tasks, got {list(aims)}. Name each once."
-        )
+        raise ValueError(f"signs should name each of the {num_tasks} tasks, got {list(aims)}. Name each once.")
     signs, rows, limits = [0] * num_tasks, [], []
     for task, (name, words) in enumerate(aims.items()):
         for word in str(words).split(","):
