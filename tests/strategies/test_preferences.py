@@ -213,7 +213,9 @@ def test_offsets_do_not_matter_from_the_first_value_on(seed: int) -> None:
     shifted = {"ref_point": REF + offset[[0, 2]], "constraints": (LIMITS[0], LIMITS[1] + LIMITS[0] @ offset)}
     plain = {"ref_point": REF, "constraints": LIMITS}
     ours = run(strategy(MTKB, {"choices": CHOICES}, seed=seed, **options, **plain), 5, rounded)
-    theirs = run(strategy(MTKB, {"choices": CHOICES}, seed=seed, **options, **shifted), 5, lambda x: rounded(x) + offset)
+    theirs = run(
+        strategy(MTKB, {"choices": CHOICES}, seed=seed, **options, **shifted), 5, lambda x: rounded(x) + offset
+    )
     assert torch.equal(ours.train_X, theirs.train_X)
 
 
