@@ -243,7 +243,7 @@ class Judge:
     def measure(self, Y: Tensor) -> float:
         """Return the hypervolume of ``t x n`` values."""
         if Y.shape[-1] <= MOST_EXACT:
-            return hypervolume(Y, self.ref_point)
+            return hypervolume(Y, self.ref_point).item()
         scaled = (Y - self.ref_point) / self.width
         dominated = torch.zeros(len(self.cube), dtype=torch.bool)
         for row in scaled:

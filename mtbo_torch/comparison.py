@@ -38,6 +38,7 @@ FEWEST_POINTS = 5
 # Smaller than in `learn_kernel`, because sums of separable kernels approach their optimum slowly.
 SMALLEST_GAIN = 1e-6
 FAILURES = (ModelFittingError, NotPositiveDefiniteError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
+MISSING_HINT = "Pass allow_missing=True if NaN stands for a value that was not seen."
 EMPTY_REMEDY = "Pass a dict of names and multi-task kernels, or None for the usual four."
 
 
@@ -47,13 +48,13 @@ class ComparedKernel:
 
     Attributes:
         name: The name of the kernel.
-        log_density: :math:`\sum_s \log p(y_s | Y_{-s})`, the log density of the n values at a point, given the
+        log_density: :math:`\sum_s \log p(y_s | Y_{-s})`, the log density of the values observed at a point, given the
             values at all other points, summed over the points.
         difference: `log_density` minus the `log_density` of the reference.
         standard_error: :math:`\sqrt t` times the standard deviation of the differences point by point.
         log_marginal_likelihood: The log density of all values together, without priors on hyperparameters.
         num_parameters: The number of learned parameters, including the noise.
-        log_densities: ``t``, the terms of `log_density`.
+        log_densities: ``t``, the terms of `log_density`; NaN for a point without values.
         model: The fitted model, in the units of the data.
 
     Example:
@@ -118,9 +119,12 @@ class KernelComparison:
         others = [row for row in self.rows if row is not self.reference]
         if not others:
             return f"Only {self.reference.name} was compared."
-        t, n = len(self.reference.log_densities), self.reference.model.num_outputs
-        if t < max(FEWEST_POINTS, n + 3):  # so few points nearly lie on a line in the space of values
-            return f"{t} points of {n} tasks are too few to tell."
+        t, n = self._num_points, self.reference.model.num_outputs
+        unseen = self.reference.model.train_targets.isnan()
+        missing = int(unseen[~unseen.all(dim=-1)].sum())
+        if t * n - missing < n * max(FEWEST_POINTS, n + 3):  # so few points nearly lie on a line in the space of values
+            gaps = f", with {missing} values missing," if missing else ""
+            return f"{t} points of {n} tasks{gaps} are too few to tell."
         sharing = [row for row in others if not _is_independent(row.model.covar_module)]
         is_about_sharing = bool(sharing) and _is_independent(self.reference.model.covar_module)
         candidates = sharing if is_about_sharing else others
@@ -157,18 +161,24 @@ class KernelComparison:
 
     @property
     def _explanation(self) -> str:
-        return (
-            f"Log densities in the units of train_Y; ± is a standard error over {len(self.best.log_densities)} points."
-        )
+        return f"Log densities in the units of train_Y; ± is a standard error over {self._num_points} points."
+
+    @property
+    def _num_points(self) -> int:
+        """The number of points with values."""
+        return int((~self.reference.log_densities.isnan()).sum())
 
 
 def compare_kernels(
-    train_X: Tensor, train_Y: Tensor, kernels: Mapping[str, Kernel] | Sequence[Kernel] | None = None
+    train_X: Tensor,
+    train_Y: Tensor,
+    kernels: Mapping[str, Kernel] | Sequence[Kernel] | None = None,
+    allow_missing: bool = False,
 ) -> KernelComparison:
     r"""Fit several kernels to the data, and compare how well they predict left-out points.
 
     Every kernel is fitted by maximum likelihood, with a learned noise for each task, on inputs scaled to the unit
-    cube and standardized values. Then the n values at each point are predicted jointly from all other points, in
+    cube and standardized values. Then the values observed at each point are predicted jointly from all other points, in
     closed form (:meth:`ExactMultiTaskGP.leave_one_out`). The score is the sum of the log densities of the observed
     values. Unlike the marginal likelihood, it hardly depends on how vague the prior is. The hyperparameters are learned
     from all points, which favors kernels with many hyperparameters if there are few points.
@@ -188,6 +198,7 @@ def compare_kernels(
         train_Y: ``t x n``.
         kernels: Multi-task kernels by name, or a list of kernels, which are named after their classes. Copies are
             fitted. The reference is the first kernel with independent tasks, or else the first of all.
+        allow_missing: Whether values may be NaN, for tasks that were not observed at a point.
 
     Returns:
         A :class:`KernelComparison`; print it. The fitted models are in its rows, such as ``comparison.best.model``.
@@ -209,12 +220,15 @@ def compare_kernels(
         >>> comparison.best.model.posterior(X).mean.shape
         torch.Size([8, 2])
     """
-    require_data(train_X, train_Y, None)
+    require_data(train_X, train_Y, None, allow_missing=allow_missing, hint=MISSING_HINT)
     if train_X.dim() != 2 or len(train_X) < 2:
         raise ValueError(
             f"train_X should be `t x d` with t >= 2 points, got shape {tuple(train_X.shape)}. "
             "Pass one data set, with at least two rows."
         )
+    num_seen = int((~train_Y.isnan()).any(dim=-1).sum())
+    if num_seen < 2:
+        raise ValueError(f"train_Y should have values in at least two rows, got {num_seen}. Observe more points.")
     train_X, train_Y = train_X.detach(), train_Y.detach()
     if kernels is None:
         named: Mapping[str, Kernel] = _make_default_kernels(train_X, train_Y)
@@ -225,7 +239,7 @@ def compare_kernels(
         for name, kernel in named.items():
             bar.set_description(f"fitting {name}")
             try:
-                fitted.append(_fit(name, deepcopy(kernel), train_X, train_Y))
+                fitted.append(_fit(name, deepcopy(kernel), train_X, train_Y, allow_missing))
             except FAILURES as error:
                 warnings.warn(
                     f"The kernel {name!r} could not be fitted to {len(train_X)} points and is omitted: {error}",
@@ -252,7 +266,8 @@ def _make_default_kernels(X: Tensor, Y: Tensor) -> dict[str, MultiTaskKernel]:
 
     shared = ICMKernel(make_rbf(), num_tasks=n, rank=1)
     # Start with the signs of the correlations: from equal signs the search may end in a lower local maximum.
-    main_direction = torch.linalg.eigh(standardize(X, Y).scale_values(Y).mT.cov().reshape(n, n)).eigenvectors[:, -1:]
+    standardized = standardize(X, Y).scale_values(Y).nan_to_num(nan=0.0)  # the mean for what is missing
+    main_direction = torch.linalg.eigh(standardized.mT.cov().reshape(n, n)).eigenvectors[:, -1:]
     shared.initialize(task_factor=torch.where(main_direction < 0, -1.0, 1.0))
     return {
         "ICM": default_kernel(n, d),
@@ -294,28 +309,34 @@ def _resolve_names(kernels: object, X: Tensor, num_tasks: int) -> dict[str, Kern
     return named
 
 
-def _fit(name: str, kernel: Kernel, X: Tensor, Y: Tensor) -> ComparedKernel:
-    model = ExactMultiTaskGP(X, Y, kernel, **make_transforms(standardize(X, Y)))
+def _fit(name: str, kernel: Kernel, X: Tensor, Y: Tensor, allow_missing: bool) -> ComparedKernel:
+    model = ExactMultiTaskGP(X, Y, kernel, **make_transforms(standardize(X, Y)), allow_missing=allow_missing)
     learn_kernel(model, SMALLEST_GAIN, is_careful=True)
     with torch.no_grad():
         log_densities = _compute_log_densities(Y, *model.leave_one_out())
         marginal = model.log_marginal_likelihood()
     if not torch.isfinite(log_densities).all():
         raise ModelFittingError("its predictions are not finite.")
-    count = count_parameters(model)
-    return ComparedKernel(name, log_densities.sum().item(), 0.0, 0.0, marginal.item(), count, log_densities, model)
+    total, count = log_densities.sum().item(), count_parameters(model)
+    log_densities = log_densities.masked_fill(Y.isnan().all(dim=-1), torch.nan)
+    return ComparedKernel(name, total, 0.0, 0.0, marginal.item(), count, log_densities, model)
 
 
 def _compute_log_densities(Y: Tensor, mean: Tensor, covariance: Tensor) -> Tensor:
-    """Return ``t``, the log density of each row of ``t x n`` values."""
-    chol = torch.linalg.cholesky(covariance.double())
-    whitened = torch.linalg.solve_triangular(chol, (Y - mean).double().unsqueeze(-1), upper=False).squeeze(-1)
+    """Return ``t``, the log density of what was observed in each row of ``t x n`` values; zero where nothing was."""
+    seen = ~Y.isnan()
+    # An entry that is zero with variance one adds nothing.
+    residual = torch.where(seen, Y - mean, 0).double()
+    alone = torch.eye(Y.shape[-1], dtype=torch.double, device=Y.device)
+    chol = torch.linalg.cholesky(torch.where(seen.unsqueeze(-1) & seen.unsqueeze(-2), covariance.double(), alone))
+    whitened = torch.linalg.solve_triangular(chol, residual.unsqueeze(-1), upper=False).squeeze(-1)
     logdet = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
-    return -(whitened.square().sum(dim=-1) + logdet + Y.shape[-1] * math.log(2 * math.pi)) / 2
+    return -(whitened.square().sum(dim=-1) + logdet + seen.double().sum(dim=-1) * math.log(2 * math.pi)) / 2
 
 
 def _compare_with(row: ComparedKernel, reference: ComparedKernel) -> ComparedKernel:
     differences = row.log_densities - reference.log_densities
+    differences = differences[~differences.isnan()]
     error = differences.std().item() * math.sqrt(len(differences))
     return replace(row, difference=differences.sum().item(), standard_error=error)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from itertools import product
 
 import torch
 from botorch.utils.multi_objective.box_decompositions import DominatedPartitioning
 from botorch.utils.multi_objective.pareto import is_non_dominated
 from torch import Tensor
 
-from mtbo_torch.checks import require_broadcast, require_finite, require_positive, require_ref_point, require_tensor
+from mtbo_torch.checks import require_broadcast, require_finite, require_positive, require_tensor
 from mtbo_torch.scalarizations import Scalarization, require_scalarization, require_scalarization_class
 
 # With more tasks, the hypervolume takes longer than the run.
@@ -101,28 +102,45 @@ def regret_certificate(lipschitz: Tensor, radius: Tensor, norm: Tensor) -> Tenso
     return 2 * largest * (_number_rounds(norm) * norm.cumsum(dim=-1)).sqrt()
 
 
-def hypervolume(achieved: Tensor, ref_point: Tensor) -> float:
+def hypervolume(achieved: Tensor, ref_point: Tensor) -> Tensor:
     r"""Compute the volume that values dominate above a reference point, :math:`vol(\bigcup_s \{y : z \le y \le y_s\})`.
 
-    It is exact, by BoTorch's partitioning, whose cost grows steeply with the number of tasks.
+    It is exact, by BoTorch's partitioning of one set after the other, whose cost grows steeply with the number of
+    tasks. Of a single task it is what the largest value exceeds z by.
 
     Args:
-        achieved: ``t x n``, the values :math:`y_s`, with n of at least 2.
-        ref_point: ``n``, z.
+        achieved: ``(b) x t x n``, the values :math:`y_s`.
+        ref_point: ``n`` or ``(b) x n``, z.
+
+    Returns:
+        ``(b)``.
 
     Example:
         >>> import torch
         >>> from mtbo_torch.metrics import hypervolume
-        >>> hypervolume(torch.tensor([[2.0, 1.0], [1.0, 2.0]]), ref_point=torch.zeros(2))
-        3.0
+        >>> Y = torch.tensor([[2.0, 1.0], [1.0, 2.0]])
+        >>> hypervolume(Y, ref_point=torch.zeros(2))
+        tensor(3.)
+        >>> hypervolume(torch.stack([Y, 2 * Y]), ref_point=torch.zeros(2))  # two sets of values
+        tensor([ 3., 12.])
     """
     _require_values("achieved", achieved, None)
-    n = achieved.shape[-1]
-    if n < 2 or achieved.dim() != 2:
-        raise ValueError(f"achieved should be `t x n` with n >= 2 tasks, got shape {tuple(achieved.shape)}. Use max().")
     require_finite("achieved", achieved)
-    ref_point = require_ref_point(ref_point, n, "tasks", "Pass one number per task.")
-    return DominatedPartitioning(ref_point=ref_point, Y=achieved).compute_hypervolume().item()
+    *batch_shape, _, n = achieved.shape
+    ref_point = require_tensor("ref_point", ref_point, "Pass one number per task.")
+    if ref_point.shape not in ((n,), (*batch_shape, n)):
+        raise ValueError(
+            f"ref_point should have one entry for each of the {n} tasks, or be `(b) x n` with the batch shape "
+            f"{tuple(batch_shape)} of achieved, got shape {tuple(ref_point.shape)}. Pass one number per task."
+        )
+    require_finite("ref_point", ref_point)
+    ref_points = ref_point.to(achieved).expand(*batch_shape, n)
+    if n == 1:  # the reference point itself is worth nothing
+        return (torch.cat([achieved, ref_points.unsqueeze(-2)], dim=-2).amax(dim=-2) - ref_points).squeeze(-1)
+    volumes = achieved.new_zeros(batch_shape)
+    for i in product(*map(range, batch_shape)):
+        volumes[i] = DominatedPartitioning(ref_point=ref_points[i], Y=achieved[i]).compute_hypervolume()
+    return volumes
 
 
 class RegretTracker:
@@ -176,10 +194,11 @@ class RegretTracker:
         self.state: dict[str, Tensor] = {}
 
     @cached_property
-    def _volumes(self) -> list[float]:
+    def _volumes(self) -> Tensor:
         assert self.attainable is not None
+        volumes = hypervolume(self.attainable, self.attainable.amin(dim=-2))
         # NaN where the volume is zero because every point of the front is worst in some task.
-        return [hypervolume(Y, Y.amin(dim=0)) or torch.nan for Y in self.attainable]
+        return torch.where(volumes > 0, volumes, torch.nan)
 
     def update(self, weights: Tensor, values: Tensor) -> dict[str, Tensor]:
         """Add q rounds, and return their regrets by name, each ``b x q``.
@@ -230,7 +249,7 @@ class RegretTracker:
         share = (found & front.unsqueeze(-2)).sum(dim=-1).to(values) / front.sum(dim=-1, keepdim=True)
         columns = {"front_share": share}
         if 1 < values.shape[-1] <= MOST_TASKS_OF_HYPERVOLUME:
-            old = self.state.get("hypervolume", values.new_zeros(len(values))).tolist()
+            old = self.state.get("hypervolume", values.new_zeros(len(values)))
             masks, past = (_find_non_dominated(attainable, mask) for mask in (found[:, -1], before))
             volumes = [
                 hypervolume(Y[mask], Y.amin(dim=0)) / total if changed else value
@@ -238,7 +257,7 @@ class RegretTracker:
                     attainable, masks, self._volumes, (masks != past).any(dim=-1).tolist(), old, strict=True
                 )
             ]
-            self.state["hypervolume"] = values.new_tensor(volumes)
+            self.state["hypervolume"] = torch.stack(volumes)
             column = torch.full_like(share, torch.nan)
             column[:, -1] = self.state["hypervolume"]
             columns["hypervolume_share"] = column

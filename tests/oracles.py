@@ -248,13 +248,23 @@ def given_seen(
 
 
 def leave_one_out(gamma: Gamma, X: np.ndarray, Y: np.ndarray, eta: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and covariance of y_i, noise included, from all other points: one regression for each point."""
+    """Mean and covariance of y_i, noise included, from all other points: one regression for each point.
+
+    The noise has one entry for all values, for each task, or for each value. NaN, given or returned, is not seen.
+    """
     t, n = Y.shape
-    means, covariances = np.zeros((t, n)), np.zeros((t, n, n))
+    noise = np.broadcast_to(eta, (t, n))
+    means, covariances = np.full((t, n), np.nan), np.full((t, n, n), np.nan)
     for i in range(t):
         others = [j for j in range(t) if j != i]
-        mean, covariance = posterior(gamma, X[others], Y[others], eta, X[i : i + 1])
-        means[i], covariances[i] = mean[0], covariance + noise_matrix(eta, 1, n)
+        mean, covariance, *_ = given_seen(gamma, X[others], Y[others], noise[others], X[i : i + 1])
+        for a in range(n):
+            if math.isnan(Y[i, a]):
+                continue
+            means[i, a] = mean[0, a]
+            for b in range(n):
+                if not math.isnan(Y[i, b]):
+                    covariances[i, a, b] = covariance[a, b] + (noise[i, a] if a == b else 0)
     return means, covariances
 
 

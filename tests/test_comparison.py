@@ -26,7 +26,7 @@ from mtbo_torch import (
     TaskSimilarityKernel,
     compare_kernels,
 )
-from mtbo_torch.comparison import ComparedKernel, KernelComparison
+from mtbo_torch.comparison import ComparedKernel, KernelComparison, _make_default_kernels
 from mtbo_torch.models import learning
 
 FAMILIES = ["ICM", "similarity", "sum of separable", "independent tasks"]
@@ -103,14 +103,59 @@ def test_figures_are_those_of_the_definition(name: str) -> None:
     assert row.log_marginal_likelihood == pytest.approx(expected, abs=1e-8)
 
 
-def test_differences_are_paired() -> None:
-    _, _, comparison = related()
+@cache
+def gappy() -> tuple[Tensor, Tensor, KernelComparison]:
+    """A row without values, one with a single value, and the second task at every other point."""
+    X, Y, _ = related()
+    Y = Y.clone()
+    Y[3] = math.nan
+    Y[::2, 1] = math.nan
+    Y[5, 0] = math.nan
+    return X, Y, compare_kernels(X, Y, allow_missing=True)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_figures_are_of_what_was_seen(name: str) -> None:
+    X, Y, comparison = gappy()
+    row = row_of(comparison, name)
+    mean, sd = np.nanmean(Y.numpy(), axis=0), np.nanstd(Y.numpy(), axis=0, ddof=1)
+    points = ((X - X.amin(dim=0)) / (X.amax(dim=0) - X.amin(dim=0))).numpy()
+    inside = oracles.separable(*separated(row.model.covar_module))
+    gamma = lambda x, y: np.outer(sd, sd) * inside(x, y)  # noqa: E731
+    noise = row.model.noise.detach().numpy() * sd**2
+    centered = Y.numpy() - mean
+    means, covariances = oracles.leave_one_out(gamma, points, centered, noise)
+    densities = []
+    for y, m, S in zip(centered, means, covariances, strict=True):
+        seen = [j for j in range(2) if not math.isnan(y[j])]
+        densities.append(oracles._log_density(S[np.ix_(seen, seen)], (y - m)[seen]) if seen else math.nan)
+    assert [i for i, density in enumerate(densities) if math.isnan(density)] == [3]
+    assert row.log_densities.isnan().tolist() == [math.isnan(density) for density in densities]
+    close(row.log_densities.nan_to_num(nan=0.0), np.nan_to_num(densities), 1e-8)
+    assert row.log_density == pytest.approx(np.nansum(densities), abs=1e-8)
+    likelihood = oracles.given_seen(gamma, points, centered, noise, points[:1])[-1]
+    assert row.log_marginal_likelihood == pytest.approx(likelihood, abs=1e-8)
+    assert "a standard error over 19 points" in str(comparison)
+
+
+@pytest.mark.parametrize(("compared", "count"), [(related, 20), (gappy, 19)])
+def test_differences_are_paired(compared: Callable[[], tuple[Tensor, Tensor, KernelComparison]], count: int) -> None:
+    _, _, comparison = compared()
     for row in comparison.rows:
-        gaps = [a - b for a, b in zip(row.log_densities, comparison.reference.log_densities, strict=True)]
-        average = sum(gaps) / 20
-        variance = sum((gap - average) ** 2 for gap in gaps) / 19
-        assert row.difference == pytest.approx(float(sum(gaps)), abs=1e-9)
-        assert row.standard_error == pytest.approx(math.sqrt(20 * variance), abs=1e-9)
+        pairs = zip(row.log_densities.tolist(), comparison.reference.log_densities.tolist(), strict=True)
+        gaps = [a - b for a, b in pairs if not math.isnan(a)]
+        average = sum(gaps) / count
+        variance = sum((gap - average) ** 2 for gap in gaps) / (count - 1)
+        assert row.difference == pytest.approx(sum(gaps), abs=1e-9)
+        assert row.standard_error == pytest.approx(math.sqrt(count * variance), abs=1e-9)
+
+
+def test_what_is_known_of_one_task_alone_is_compared_too() -> None:
+    X, Y = draw(20, 2, 1, seed=0, shared=0.95)
+    with_gaps = torch.where(torch.arange(20).unsqueeze(-1) % 2 == torch.arange(2), Y, math.nan)
+    comparison = compare_kernels(X, with_gaps, allow_missing=True)
+    assert comparison.best.name != "independent tasks"  # the other task is seen nearby
+    assert comparison.best.difference > 2
 
 
 def test_what_is_learned_is_counted() -> None:
@@ -160,6 +205,14 @@ def test_opposed_tasks_gain() -> None:
     # A similarity between all tasks is the wrong idea; signs are learned.
     assert {row.name for row in comparison.rows[:2]} == {"ICM", "sum of separable"}
     signs = row_of(comparison, "sum of separable").model.covar_module.kernels[0].task_factor.flatten().sign()
+    assert signs[0] == -signs[1] == signs[2]
+
+
+def test_signs_to_start_from_are_those_of_what_was_seen() -> None:
+    X, Y = draw(20, 3, 1, seed=0, shared=0.95)
+    Y[:, 1] *= -1
+    Y[::2, 0], Y[::3, 2], Y[4] = math.nan, math.nan, math.nan
+    signs = _make_default_kernels(X, Y)["sum of separable"].kernels[0].task_factor.flatten().sign()
     assert signs[0] == -signs[1] == signs[2]
 
 
@@ -231,7 +284,13 @@ def test_a_fit_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> 
         compare_kernels(X, Y)
 
 
-@pytest.mark.parametrize("kind", ["one task", "two points", "one place", "a constant task", "float32", "tiny", "huge"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("one task", "two points", "one place", "a constant task", "float32", "tiny", "huge"),
+        *("a task seen once", "a task never seen", "a value at each of two points"),
+    ],
+)
 def test_unusual_data(kind: str) -> None:
     X, Y = draw(8, 2, 1, seed=0, shared=0.9)
     if kind == "one task":
@@ -246,7 +305,13 @@ def test_unusual_data(kind: str) -> None:
         X, Y = X.float(), Y.float()
     if kind in ("tiny", "huge"):
         Y = Y * (1e-100 if kind == "tiny" else 1e100)
-    comparison = compare_kernels(X, Y)
+    if kind == "a task seen once":
+        Y[1:, 1] = math.nan
+    if kind == "a task never seen":
+        Y[:, 1] = math.nan
+    if kind == "a value at each of two points":
+        Y[2:], Y[0, 0], Y[1, 1] = math.nan, math.nan, math.nan
+    comparison = compare_kernels(X, Y, allow_missing=True)
     assert len(comparison.rows) == 4
     for row in comparison.rows:
         assert math.isfinite(row.log_density)
@@ -398,7 +463,12 @@ def spoiled(tensor: Tensor, value: float) -> Tensor:
         (lambda: compare_kernels(X[:0], Y[:0]), "train_X should be `t x d` with t >= 2 points"),
         (lambda: compare_kernels(X.expand(2, 5, 2), Y.expand(2, 5, 3)), "train_X should be `t x d`"),
         (lambda: compare_kernels(spoiled(X, math.nan), Y), "train_X should contain finite"),
-        (lambda: compare_kernels(X, spoiled(Y, math.nan)), "train_Y should contain finite"),
+        (lambda: compare_kernels(X, spoiled(Y, math.nan)), "train_Y should contain finite .* Pass allow_missing=True"),
+        (lambda: compare_kernels(X, spoiled(Y, math.inf), allow_missing=True), "train_Y should contain finite"),
+        (
+            lambda: compare_kernels(X, Y.masked_fill(torch.arange(5).unsqueeze(-1) > 0, math.nan), allow_missing=True),
+            "train_Y should have values in at least two rows, got 1",
+        ),
         (lambda: compare_kernels(X, spoiled(Y, math.inf)), "train_Y should contain finite"),
         (lambda: compare_kernels(X, Y, {}), "kernels should be a non-empty dict or list"),
         (lambda: compare_kernels(X, Y, []), "kernels should be a non-empty dict or list"),
@@ -425,3 +495,17 @@ def test_few_points_get_no_verdict(t: int, n: int) -> None:
     X, Y = draw(t, n, 1, seed=0, shared=0.0)
     kernels = {"together": ICMKernel(RBFKernel(), num_tasks=n), "apart": IndependentKernel([RBFKernel()] * n)}
     assert compare_kernels(X, Y, kernels).verdict == f"{t} points of {n} tasks are too few to tell."
+
+
+def test_few_values_get_no_verdict() -> None:
+    X, Y = draw(8, 2, 1, seed=0, shared=0.0)
+    kernels = {"together": ICMKernel(RBFKernel(), num_tasks=2), "apart": IndependentKernel([RBFKernel()] * 2)}
+    Y[:6, 0] = math.nan
+    verdict = compare_kernels(X, Y, kernels, allow_missing=True).verdict  # ten values, as at five points
+    assert "too few" not in verdict
+    Y[6, 0] = math.nan
+    verdict = compare_kernels(X, Y, kernels, allow_missing=True).verdict
+    assert verdict == "8 points of 2 tasks, with 7 values missing, are too few to tell."
+    Y[6, 1] = math.nan
+    verdict = compare_kernels(X, Y, kernels, allow_missing=True).verdict
+    assert verdict == "7 points of 2 tasks, with 6 values missing, are too few to tell."

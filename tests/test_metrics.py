@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import numpy as np
 import oracles
 import pytest
@@ -75,7 +78,7 @@ def test_all_regrets_against_brute_force(n: int, kind: type[Scalarization]) -> N
             close(torch.stack([columns[name][trial, t] for name in names]), np.array(expected), 1e-12)
         if 1 < n <= 4:
             everything, found = (hypervolume(torch.tensor(y), torch.tensor(f.min(axis=0))) for y in (f, f[so_far]))
-            close(columns["hypervolume_share"][trial, -1], np.array(found / everything), 1e-12)
+            close(columns["hypervolume_share"][trial, -1], found / everything, 1e-12)
     assert ("hypervolume_share" in columns) == (1 < n <= 4)
 
 
@@ -97,7 +100,33 @@ def test_blocks_of_rounds_add_up(kind: type[Scalarization]) -> None:
 def test_the_hypervolume_of_two_boxes() -> None:
     Y = torch.tensor([[3.0, 1.0], [1.0, 2.0], [0.5, 0.5]], dtype=torch.double)
     assert is_non_dominated(Y).tolist() == [True, True, False]
-    assert hypervolume(Y, torch.zeros(2, dtype=torch.double)) == pytest.approx(3 * 1 + 1 * 1)
+    assert hypervolume(Y, torch.zeros(2, dtype=torch.double)).item() == pytest.approx(3 * 1 + 1 * 1)
+
+
+def volume_by_inclusion_and_exclusion(Y: Tensor, z: Tensor) -> float:
+    """The boxes, minus those of pairs, plus those of triples, and so on."""
+    total = 0.0
+    for size in range(1, len(Y) + 1):
+        for chosen in itertools.combinations(Y.tolist(), size):
+            sides = [min(column) - low for column, low in zip(zip(*chosen, strict=True), z.tolist(), strict=True)]
+            total -= (-1) ** size * math.prod(max(0.0, side) for side in sides)
+    return total
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3), (0,)])
+@pytest.mark.parametrize("t", [0, 1, 6])
+def test_hypervolumes_of_a_batch(n: int, batch: tuple[int, ...], t: int) -> None:
+    generator = torch.Generator().manual_seed(n)
+    Y = torch.randn(*batch, t, n, generator=generator, dtype=torch.double)
+    Y[..., :1, :] = -9  # below every reference point
+    for z in (torch.full((n,), -0.5).double(), torch.rand(*batch, n, generator=generator, dtype=torch.double) - 1):
+        volumes = hypervolume(Y, z)
+        assert volumes.shape == batch
+        assert volumes.dtype == torch.double
+        for i in np.ndindex(batch):
+            expected = volume_by_inclusion_and_exclusion(Y[i], z.expand(*batch, n)[i])
+            assert volumes[i].item() == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,23 @@ from botorch.models.transforms.outcome import ChainedOutcomeTransform, OutcomeTr
 from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.utils.datasets import SupervisedDataset
-from catalogue import KERNELS, PATHS, Builder, data, general_sum, icm, independent, rbf, similarity, task_matrix
+from catalogue import (
+    KERNELS,
+    PATHS,
+    Builder,
+    Case,
+    data,
+    general_sum,
+    icm,
+    identical_tasks,
+    independent,
+    rbf,
+    similarity,
+    task_matrix,
+)
 from gpytorch.kernels import IndexKernel, RBFKernel
 from gpytorch.likelihoods import MultitaskGaussianLikelihood
-from gpytorch.means import Mean, ZeroMean
+from gpytorch.means import ConstantMean, Mean, ZeroMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
 from suites import check_gradient, close, log_likelihood
 from torch import Tensor
@@ -41,7 +54,8 @@ from mtbo_torch import (
 )
 from mtbo_torch.ax_inputs import estimate_radius
 from mtbo_torch.kernels import adapt_kernel
-from mtbo_torch.regression import CompletedRegression, DenseRegression, KroneckerRegression
+from mtbo_torch.regression import CompletedRegression, DenseRegression, KroneckerRegression, SeparableSum
+from mtbo_torch.regression.factor import InverseCholesky
 from mtbo_torch.strategies import ITBKB, ITKB, MOBO, NEHVI, RandomSearch, Strategy
 
 N, NAN = 3, math.nan
@@ -806,3 +820,164 @@ def test_nothing_seen_has_a_density_of_one() -> None:
     X, Y, _ = data(4, N, 2)
     for build in (icm, general_sum, independent):
         assert model_of(X, torch.full_like(Y, NAN), build).log_marginal_likelihood() == 0
+
+
+# Predictions of what was seen at a point, from what was seen at all others
+
+
+def a_task_seen_once(Y: Tensor) -> Tensor:
+    Y = Y.clone()
+    Y[..., 1:, 0] = NAN
+    return Y
+
+
+def all_but_one_of_a_row(Y: Tensor) -> Tensor:
+    Y = Y.clone()
+    Y[..., 3, 1:] = NAN
+    return Y
+
+
+def agree(actual: tuple[Tensor, Tensor], expected: tuple[Any, Any], tolerance: float) -> None:
+    """NaN in the same places, and the same numbers elsewhere."""
+    for ours, theirs in zip(actual, expected, strict=True):
+        theirs = torch.as_tensor(theirs)
+        assert torch.equal(ours.isnan(), theirs.isnan())
+        close(ours.nan_to_num(nan=0.0), theirs.nan_to_num(nan=0.0), tolerance)
+
+
+def left_out(case: Case, X: Tensor, Y: Tensor, noise: Any) -> tuple[np.ndarray, np.ndarray]:
+    return oracles.leave_one_out(case.gamma, X.numpy(), Y.numpy(), np.asarray(noise))
+
+
+@every_path
+@every_eta
+@pytest.mark.parametrize("hide", [*PATTERNS, a_task_seen_once, all_but_one_of_a_row], ids=lambda hide: hide.__name__)
+def test_leave_one_out_predicts_what_was_seen(build: Builder, eta: Any, hide: Callable[[Tensor], Tensor]) -> None:
+    X, Y, _ = data(9, N, 2)
+    X[5], Y = X[4], hide(Y)
+    mean, covariance = model_of(X, Y, build, eta=double(eta)).leave_one_out()
+    assert torch.equal(mean.isnan(), Y.isnan())
+    agree((mean, covariance), left_out(build(N, 2), X, Y, eta), 1e-8)
+
+
+@pytest.mark.parametrize("hide", [half_of_a_task, one_task_at_a_point])
+@pytest.mark.parametrize(("t", "n"), [(1, 3), (6, 1), (40, 2)])
+def test_leave_one_out_of_other_sizes(hide: Callable[[Tensor], Tensor], t: int, n: int) -> None:
+    X, Y, _ = data(t, n, 2)
+    Y = one_value(Y) if n == 1 else hide(Y)
+    agree(model_of(X, Y).leave_one_out(), left_out(icm(n, 2), X, Y, 0.1), 1e-8)
+
+
+@every_path
+@every_eta
+@pytest.mark.parametrize("dtype", [torch.double, torch.float])
+def test_leave_one_out_of_a_batch(build: Builder, eta: Any, dtype: torch.dtype) -> None:
+    hidden = [half_of_a_task, at_random, a_whole_row, lambda Y: Y]
+    sets = [(X, hide(Y)) for (X, Y, _), hide in zip([data(8, N, 2, i) for i in range(4)], hidden, strict=True)]
+    X, Y = (torch.stack(parts).to(dtype) for parts in zip(*sets, strict=True))
+    for chosen in ([0, 1, 2, 3], [1, 2], [3]):  # most missing, few, none
+        mean, covariance = model_of(X[chosen], Y[chosen], build, eta=double(eta).to(dtype)).leave_one_out()
+        assert mean.dtype == covariance.dtype == dtype
+        for i, j in enumerate(chosen):
+            expected = left_out(build(N, 2), *sets[j], eta)
+            agree((mean[i], covariance[i]), expected, 1e-8 if dtype == torch.double else 1e-3)
+
+
+@pytest.mark.parametrize("build", [icm, general_sum])
+def test_leave_one_out_of_fantasies(build: Builder) -> None:
+    X, Y, _ = data(10, N, 2)
+    model = model_of(X[:8], half_of_a_task(Y)[:8], build)
+    new = torch.stack([Y[8:], one_value(Y[8:]), everything(Y[8:])])
+    mean, covariance = model.condition_on_observations(X[8:], new).leave_one_out()
+    for i in range(3):
+        values = torch.cat([half_of_a_task(Y)[:8], new[i]])
+        agree((mean[i], covariance[i]), left_out(build(N, 2), X, values, 0.1), 1e-8)
+
+
+@pytest.mark.parametrize("build", [icm, general_sum, independent])
+@every_portion
+def test_leave_one_out_after_appending(build: Builder, hide: Callable[[Tensor], Tensor]) -> None:
+    X, Y, _ = data(12, N, 2)
+    Y = torch.cat([Y[:3], hide(Y[3:9]), Y[9:]])
+    model = model_of(X[:0], Y[:0], build)
+    for i in range(0, 12, 3):
+        model = model.condition_on_observations(X[i : i + 3], Y[i : i + 3])
+    agree(model.leave_one_out(), left_out(build(N, 2), X, Y, 0.1), 1e-8)
+
+
+@pytest.mark.parametrize("build", [icm, identical_tasks, general_sum])
+@pytest.mark.parametrize("noise", ["eta", "constant variances", "variances"])
+@pytest.mark.parametrize("hide", [half_of_a_task, one_task_at_a_point, a_whole_row])
+def test_leave_one_out_in_the_users_units(build: Builder, noise: str, hide: Callable[[Tensor], Tensor]) -> None:
+    X, Y, _ = data(9, N, 2)
+    Y = hide(double([3.0, -100.0, 0.1]) * Y + double([10.0, 0.0, -1.0]))
+    offset, scale = Y.nanmean(dim=0), double([y[~y.isnan()].std().item() for y in Y.mT])
+    variances = 0.1 * scale.square() * (1 + torch.rand_like(Y))
+    if noise == "constant variances":
+        variances = variances[:1].expand_as(Y)
+    own = {"eta": 0.1} if noise == "eta" else {"eta": None, "train_Yvar": torch.where(Y.isnan(), NAN, variances)}
+    noises = 0.1 * scale.square() if noise == "eta" else variances
+    prior_mean = ConstantMean().double().initialize(constant=0.5)
+    model = model_of(5 * X - 1, Y, build, outcome_transform=Standardize(N), mean_module=prior_mean, **own)
+    model.input_transform = Normalize(2, bounds=double([[-1.0, -1.0], [4.0, 4.0]])).eval()
+    inner, middle = build(N, 2).gamma, offset + 0.5 * scale
+    gamma = lambda x, y: np.outer(scale, scale) * inner(x, y)  # noqa: E731
+    mean, covariance = oracles.leave_one_out(gamma, X.numpy(), (Y - middle).numpy(), noises.numpy())
+    ours, outer = model.leave_one_out(), scale.unsqueeze(-1) * scale
+    agree(((ours[0] - middle) / scale, ours[1] / outer), (torch.tensor(mean) / scale, covariance / outer.numpy()), 1e-8)
+
+
+@pytest.mark.parametrize("hide", [half_of_a_task, one_task_at_a_point])
+def test_leave_one_out_of_some_tasks(hide: Callable[[Tensor], Tensor]) -> None:
+    X, Y, _ = data(6, N, 2)
+    model = model_of(X, hide(Y), outcome_transform=Standardize(N))
+    mean, covariance = model.leave_one_out()
+    few = model.subset_output([2, 0]).leave_one_out()
+    agree(few, (mean[:, [2, 0]], covariance[:, [2, 0]][..., [2, 0]]), 1e-12)
+
+
+@pytest.mark.parametrize("build", [icm, general_sum])
+@pytest.mark.parametrize("hide", [half_of_a_task, one_task_at_a_point])
+def test_the_gradient_of_leave_one_out(build: Builder, hide: Callable[[Tensor], Tensor]) -> None:
+    X, Y, _ = data(6, N, 1)
+    model = model_of(X, hide(Y), build)
+    raw = next(iter(model.covar_module.parameters()))
+
+    def value(shift: float) -> Tensor:
+        raw.data += shift
+        with botorch_settings.propagate_grads(True):
+            mean, covariance = model.leave_one_out()
+        raw.data -= shift
+        return mean[~mean.isnan()].square().sum() + covariance[~covariance.isnan()].square().sum()
+
+    (slope,) = torch.autograd.grad(value(0.0), raw)
+    close(slope.squeeze(), ((value(1e-5) - value(-1e-5)) / 2e-5).detach(), 1e-6)
+
+
+def test_leave_one_out_with_few_missing_values_never_sees_the_whole_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, Y, _ = data(20, N, 2)
+    model = model_of(X, half_of_a_task(Y))
+    assert isinstance(model.surrogate.regression, CompletedRegression)
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("the nt x nt matrix")
+
+    monkeypatch.setattr(SeparableSum, "__call__", refuse)
+    monkeypatch.setattr(DenseRegression, "fit", refuse)
+    model.leave_one_out()
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_blocks_of_the_inverse_of_what_was_seen(batch: tuple[int, ...]) -> None:
+    """Blocks of the factor, of up to 256 rows, end within those of points, some of which have no rows at all."""
+    generator = torch.Generator().manual_seed(0)
+    seen = torch.rand(450, generator=generator) < 0.8
+    seen[9:15] = False
+    places, size = seen.nonzero().flatten(), int(seen.sum())
+    root = torch.randn(*batch, size, size, dtype=torch.double, generator=generator)
+    A = root @ root.mT / size + torch.eye(size).double()
+    inverse = torch.zeros(*batch, 450, 450, dtype=torch.double)
+    inverse[..., places.unsqueeze(-1), places] = torch.linalg.inv(A)
+    factor = InverseCholesky.of(A, torch.ones(batch).double())
+    blocks = [inverse[..., i : i + 3, i : i + 3] for i in range(0, 450, 3)]
+    close(factor.inverse_blocks_at(places, 150, 3), torch.stack(blocks, dim=-3), 1e-10)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import torch
 from botorch import settings as botorch_settings
-from botorch.exceptions.errors import UnsupportedError
 from torch import Tensor
 
 from mtbo_torch.models.base import MultiTaskGPModel, Problem
-from mtbo_torch.regression import DenseRegression, KroneckerRegression, PointBelief, Regression
+from mtbo_torch.regression import CompletedRegression, DenseRegression, KroneckerRegression, PointBelief, Regression
 
 
 class ExactMultiTaskGP(MultiTaskGPModel):
@@ -72,13 +71,15 @@ class ExactMultiTaskGP(MultiTaskGPModel):
 
         The mean and the covariance of :math:`y_s` given :math:`Y_{-s}`, all n values at a point, with the noise of that
         observation, in closed form: :math:`O(r t^2)` for kernels ``k B`` and sums whose task matrices commute,
-        :math:`O(n^3 t^2)` for others.
+        :math:`O(n^3 t^2)` for others. If values are missing, those that were seen at a point are predicted from those
+        seen at all others; u missing values cost :math:`O(r t^2 u + n t u (n + u))` more for ``k B``.
 
         Returns:
-            ``(b) x t x n`` and ``(b) x t x n x n``.
+            ``(b) x t x n`` and ``(b) x t x n x n``; NaN where a value is missing, in its row and column of the
+            covariance too.
 
         Raises:
-            UnsupportedError: If a value is missing, or the outcome transform is not affine.
+            UnsupportedError: If the outcome transform is not affine.
 
         Example:
             >>> import torch, gpytorch
@@ -91,19 +92,18 @@ class ExactMultiTaskGP(MultiTaskGPModel):
             (torch.Size([5, 2]), torch.Size([5, 2, 2]))
         """
         self._require_affine()
-        if self.train_targets.isnan().any():
-            raise UnsupportedError(
-                "leave_one_out should be asked of a model that has seen all tasks at every point, got NaN in train_Y. "
-                "Leave incomplete rows out."
-            )
         surrogate = self.surrogate
         regression = surrogate.regression
-        assert isinstance(regression, KroneckerRegression | DenseRegression)
+        assert isinstance(regression, KroneckerRegression | CompletedRegression | DenseRegression)
         mean, covariance = regression.leave_one_out()
         if surrogate.prior_mean is not None:
             mean = mean + surrogate.prior_mean(regression.train_X)
         predicted = self.show(surrogate.units.restore(PointBelief(mean, covariance)))
-        return predicted.mean, predicted.covariance
+        unseen = regression.train_Y.isnan()
+        if self._tasks is not None:
+            unseen = unseen[..., self._tasks]
+        covariance = predicted.covariance.masked_fill(unseen.unsqueeze(-1) | unseen.unsqueeze(-2), torch.nan)
+        return predicted.mean.masked_fill(unseen, torch.nan), covariance
 
     def log_marginal_likelihood(self) -> Tensor:
         r"""Return ``(b)``, :math:`\log N(vec(Y_t); 0, G_t + \eta I)`, without priors of hyperparameters.

@@ -181,14 +181,28 @@ class InverseCholesky:
 
     def inverse_blocks(self, width: int) -> Tensor:
         """Return the diagonal blocks of ``A^{-1}``, ``... x t / w x w x w``, at :math:`O(w t^2)`."""
-        result = self.logdet.new_zeros(*self.batch_shape, self.size // width, width, width)
+        places = torch.arange(self.size, device=self.logdet.device)
+        return self.inverse_blocks_at(places, self.size // width, width)
+
+    def inverse_blocks_at(self, places: Tensor, count: int, width: int) -> Tensor:
+        """Return diagonal blocks of ``A^{-1}`` when its rows are some of ``count * w``, in :math:`O(w t T)`, T of them.
+
+        Args:
+            places: ``t``, which of them, in increasing order; entries of the others are zero.
+            count: The number of blocks.
+            width: Their width w.
+
+        Returns:
+            ``... x count x w x w``.
+        """
+        result = self.logdet.new_zeros(*self.batch_shape, count, width, width)
+        ends = (places // width + 1).tolist()
         for _, stop, rows in self._pieces():
-            count = -(-stop // width)
-            columns = torch.nn.functional.pad(rows, (0, count * width - stop)).unflatten(-1, (count, width))
-            columns = columns.movedim(-3, -1)  # ... x count x w x rows
+            used = ends[stop - 1]
+            columns = rows.new_zeros(*rows.shape[:-1], used * width).index_copy(-1, places[:stop], rows)
+            columns = columns.unflatten(-1, (used, width)).movedim(-3, -1)  # ... x used x w x rows
             # Added to a new tensor: the blocks may have a gradient.
-            missing = self.size // width - count
-            result = result + torch.nn.functional.pad(columns @ columns.mT, (0, 0, 0, 0, 0, missing))
+            result = result + torch.nn.functional.pad(columns @ columns.mT, (0, 0, 0, 0, 0, count - used))
         return result
 
     def prefers_inverse(self, num_vectors: int) -> bool:

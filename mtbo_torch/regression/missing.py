@@ -33,6 +33,15 @@ class Seen:
         mask = seen[..., index]
         return cls(index, None if mask.all() else mask.to(Y))
 
+    def places(self, Y: Tensor) -> Tensor:
+        """Return `index`, or that of all ``(b) x t x n`` values."""
+        return torch.arange(Y.shape[-2:].numel(), device=Y.device) if self.index is None else self.index
+
+    def spread(self, values: Tensor, Y: Tensor) -> Tensor:
+        """Return ``(b) x t x n`` like `Y` from ``(b) x s`` values, with zeros elsewhere."""
+        zeros = values.new_zeros(*values.shape[:-1], Y.shape[-2:].numel())
+        return zeros.index_copy(-1, self.places(Y), values).unflatten(-1, Y.shape[-2:])
+
     def columns(self, matrix: Tensor) -> Tensor:
         """Pick ``(b) x N x s`` out of ``(b) x N x nt``."""
         if self.index is None:

@@ -279,22 +279,32 @@ class Strategy(ABC):
         for number in list(self._pending) if ids is None else self._require_pending("ids", ids):
             del self._pending[number]
 
-    def pareto(self) -> tuple[Tensor, Tensor]:
+    def pareto(self) -> tuple[Tensor, Tensor] | list[tuple[Tensor, Tensor]]:
         """Return the observations that no other one dominates: points ``p x d`` and values ``p x n``, as told.
 
         With noise, values that look best were lucky; the model's mean at these points is the better estimate. Rows with
         missing values do not count, nor those that violate the constraints, nor tasks that are not objectives.
-        """
-        if self.batch_shape:
-            raise ValueError(
-                f"pareto should be asked of a single trial, got a batch of {self.batch_shape.numel()}. Take "
-                "train_X and train_Y of one of them to botorch's is_non_dominated."
-            )
-        best = self._find_pareto()
-        return self.train_X[best], self.train_Y[best]
 
-    def _find_pareto(self) -> Tensor:
-        Y = self._observed_Y.rows
+        Returns:
+            The points and their values; for a batch of trials a list of such pairs, one for each trial.
+
+        Example:
+            >>> import torch
+            >>> from mtbo_torch import MTKB
+            >>> strategy = MTKB(2, bounds=torch.tensor([[0.0], [1.0]]), refit_every=4)
+            >>> strategy.tell(torch.tensor([[0.1], [0.5], [0.9]]), torch.tensor([[1.0, 2.0], [0.5, 0.5], [2.0, 1.0]]))
+            >>> strategy.pareto()[1]
+            tensor([[1., 2.],
+                    [2., 1.]])
+        """
+        X, Y = self.train_X, self.train_Y
+        if self.batch_shape:
+            found = [self._find_pareto(values) for values in Y]
+            return [(points[best], values[best]) for points, values, best in zip(X, Y, found, strict=True)]
+        best = self._find_pareto(Y)
+        return X[best], Y[best]
+
+    def _find_pareto(self, Y: Tensor) -> Tensor:
         candidates = self.goal.allows(Y).nonzero().squeeze(-1)
         if not len(candidates):
             return candidates
@@ -319,7 +329,7 @@ class Strategy(ABC):
         if self.goal.constraints is not None and self.num_observations:
             satisfied = int(self.goal.constraints.hold(Y).sum())
             headline += f"; {satisfied} of {Y[..., 0].numel()} satisfy the constraints"
-        best = X.new_empty(0) if self.batch_shape else self._find_pareto()
+        best = X.new_empty(0) if self.batch_shape else self._find_pareto(Y)
         if not len(best):
             return headline, []
         inputs, tasks = (min(size, MOST_COLUMNS) for size in (d, self.num_tasks))

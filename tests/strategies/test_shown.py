@@ -64,6 +64,25 @@ def test_pareto_of_nothing_is_nothing() -> None:
     assert Y.shape == (0, 3)
 
 
+def test_pareto_of_a_batch_has_a_pair_for_each_trial() -> None:
+    X = torch.stack([POINTS, POINTS.flip(0), POINTS])
+    Y = torch.stack([VALUES, -VALUES, VALUES])
+    Y[2, ::5, 1] = torch.nan
+    limits = torch.tensor([[0.0, 0.0, 1.0]], dtype=torch.double), torch.tensor([0.3], dtype=torch.double)
+    options = {"signs": (1, -1, 0), "constraints": limits}
+    trials = MTKB(3, bounds=BOX, refit_every=100, seed=[0, 1, 2], **options)
+    assert [(len(x), len(y)) for x, y in trials.pareto()] == [(0, 0)] * 3
+    trials.tell(X, Y, allow_missing=True)
+    pairs = trials.pareto()
+    assert len(pairs) == 3
+    for pair, points, values in zip(pairs, X, Y, strict=True):
+        alone = MTKB(3, bounds=BOX, refit_every=100, **options)
+        alone.tell(points, values, allow_missing=True)
+        for ours, theirs in zip(pair, alone.pareto(), strict=True):
+            assert torch.equal(ours, theirs)
+    assert {len(x) for x, _ in pairs} == {3, 5}  # so they cannot be one tensor
+
+
 def test_a_strategy_shows_its_best_observations() -> None:
     strategy = told()
     strategy.ask(2)
