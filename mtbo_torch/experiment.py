@@ -154,7 +154,7 @@ class Experiment:
 
     def pareto(self) -> pd.DataFrame:
         """Return the measurements that no other one dominates; see :meth:`Strategy.pareto`."""
-        best = self.strategy._find_pareto()
+        best = self.strategy._find_pareto(self.strategy.train_Y)
         return self.table.iloc[best.tolist()]
 
     def predict(self, table: pd.DataFrame) -> pd.DataFrame:
@@ -179,6 +179,18 @@ class Experiment:
             columns[name] = posterior.mean[:, i].numpy()
             columns[f"{name} sd"] = posterior.variance[:, i].sqrt().numpy()
         return _load_pandas().DataFrame(columns, index=table.index)
+
+    def explain(self, table: pd.DataFrame | None = None) -> Any:
+        """Return why points are worth a measurement; see :meth:`ModelStrategy.explain`.
+
+        Args:
+            table: With a column for each input; by default the proposals of the last :meth:`ask`.
+        """
+        if not hasattr(self.strategy, "explain"):
+            raise ValueError(f"explain should be asked of a strategy with a model, got {type(self.strategy).__name__}.")
+        if table is None:
+            return self.strategy.explain()
+        return self.strategy.explain(self.inputs.encode(_list_rows("table", table, self.inputs.names)))
 
     def save(self, path: str | Path) -> None:
         """Save everything in one file, from which :meth:`load` continues bit for bit.

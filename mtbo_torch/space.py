@@ -23,6 +23,8 @@ from mtbo_torch.regression import Belief, rows_at
 from mtbo_torch.surrogate import Surrogate
 
 DEFAULT_RESTARTS, DEFAULT_RAW_SAMPLES = 10, 256
+# Of an input all over its range.
+VALUES_SHOWN = 21
 NOTHING: Mapping[int, float] = MappingProxyType({})
 
 
@@ -128,6 +130,14 @@ class Space(ABC):
         """Return ``t x d`` points for people to read, a row each."""
         rows = X.tolist() if self.inputs is None else [list(row.values()) for row in self.inputs.decode(X)]
         return [[f"{value:.4g}" if isinstance(value, float) else str(value) for value in row] for row in rows]
+
+    def list_values(self, place: int) -> Tensor:
+        """Return values of one input all over its range, ``V``."""
+        codes = None if self.inputs is None else self.inputs.codes.get(place)
+        if codes is None or len(codes) > VALUES_SHOWN:
+            low, high = self.hull[:, place].tolist()
+            return torch.linspace(low, high, VALUES_SHOWN, dtype=self.points.dtype, device=self.points.device)
+        return self.points.new_tensor(codes)
 
     def read_fixed(self, fixed: Mapping[Any, Any] | None) -> dict[int, float]:
         """Return inputs that have one value, by name or place, as numbers by place."""

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.cbook import STEP_LOOKUP_MAP
 from torch import Tensor
 
-from mtbo_torch import ExactMultiTaskGP, ICMKernel, Mixture
+from mtbo_torch import ExactMultiTaskGP, ICMKernel, Mixture, Optimizer
 from mtbo_torch.experiments.panels import PANELS, Panel
 from mtbo_torch.experiments.reproduce import PanelResult
 from mtbo_torch.metrics import hypervolume
@@ -24,6 +24,7 @@ from mtbo_torch.plotting import (
     plot_certificate,
     plot_dictionary,
     plot_differences,
+    plot_explanation,
     plot_hypervolume,
     plot_leave_one_out,
     plot_parallel,
@@ -203,7 +204,7 @@ def test_hypervolume_is_that_of_the_values_so_far() -> None:
     ref_point = torch.tensor([0.2, 0.8], dtype=torch.double)
     ax = plot_hypervolume({"a": values}, ref_point, signs=(1, 0, -1))
     oriented, lowest = values[..., [0, 2]] * torch.tensor([1, -1]), ref_point * torch.tensor([1, -1])
-    expected = [sum(hypervolume(run[: t + 1], lowest) for run in oriented) / 2 for t in range(9)]
+    expected = [hypervolume(oriented[:, : t + 1], lowest).mean().item() for t in range(9)]
     evaluations, means = line(ax, "a")
     assert evaluations.tolist() == list(range(1, 10))
     assert means.tolist() == pytest.approx(expected)
@@ -448,3 +449,26 @@ def test_names_of_tasks_do_not_overlap(names: list[str]) -> None:
         assert all(one.x1 < other.x0 for one, other in pairwise(boxes))
     else:  # slanted, they need the room of a line
         assert all(one.x1 + labels[0].get_fontsize() < other.x1 for one, other in pairwise(boxes))
+
+
+def test_an_explanation_shows_each_task_and_what_it_depends_on() -> None:
+    optimizer = Optimizer(2, bounds=torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))
+    X = torch.rand(8, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+    optimizer.tell(X, torch.stack([X[:, 0], X[:, 1]], dim=-1))
+    explained = optimizer.explain([0.5, 0.5])
+    axes = plot_explanation(explained)
+    for j, ax in enumerate(axes):
+        assert [label.get_text() for label in ax.get_yticklabels()] == ["x_1", "x_2"]
+        assert [bar.get_width() for bar in ax.patches] == pytest.approx(explained.effects[:, j].tolist())
+        assert ax.get_title().startswith(f"task {j + 1}: {explained.mean[j]:.3g}")
+    with pytest.raises(ValueError, match="explanation should come from strategy"):
+        plot_explanation([explained])
+
+
+def test_missing_values_are_left_out_of_leave_one_out() -> None:
+    X = torch.linspace(0, 1, 9, dtype=torch.double).unsqueeze(-1)
+    Y = torch.cat([X.sin(), X.cos()], dim=-1)
+    Y[3, 0] = torch.nan
+    axes = plot_leave_one_out(Y, *ExactMultiTaskGP(X, Y, eta=0.1, allow_missing=True).leave_one_out())
+    counts = [sum(len(drawn[0].get_xdata()) for drawn in ax.containers) for ax in axes]
+    assert counts == [8, 9]

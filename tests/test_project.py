@@ -49,7 +49,18 @@ ORDER = (
 )
 
 
-SHARED_BY_SIBLINGS = {"base", "budgeted", "goal", "kernelized", "learners", "modeling", "paper", "proofs", "search"}
+SHARED_BY_SIBLINGS = {
+    "base",
+    "budgeted",
+    "explanation",
+    "goal",
+    "kernelized",
+    "learners",
+    "modeling",
+    "paper",
+    "proofs",
+    "search",
+}
 
 
 def imported_modules(path: Path) -> list[str]:

@@ -23,6 +23,7 @@ from mtbo_torch.plotting.axes import (
     resolve_names,
     to_cpu,
 )
+from mtbo_torch.strategies.explanation import Explanation
 
 MOST_NUMBERED = 12
 MOST_LETTERS = 48  # next to each other below an axis
@@ -200,7 +201,7 @@ def plot_leave_one_out(
     The bars are two standard deviations. Of a model that fits, about 95 % of them reach the diagonal.
 
     Args:
-        train_Y: ``t x n``, what was observed.
+        train_Y: ``t x n``, what was observed; NaN for values that are missing, which are left out.
         mean: ``t x n``, from :meth:`~mtbo_torch.ExactMultiTaskGP.leave_one_out`.
         covariance: ``t x n x n``, from there as well.
         axes: The n axes to draw on, one for each task; a new figure by default.
@@ -227,15 +228,15 @@ def plot_leave_one_out(
                 f"{name} should be `{' x '.join(map(str, shape))}` (from train_Y), got shape {tuple(value.shape)}. "
                 "Pass *model.leave_one_out() of the same observations."
             )
-    for name, value in (("train_Y", train_Y), ("mean", mean), ("covariance", covariance)):
-        require_finite(name, value)
     labels = resolve_names(names, n)
     drawn = get_grid(axes, n)
     half = 2 * to_cpu(covariance).diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt()
     for label, ax, y, center, bar in zip(
         labels, drawn, *(v.T for v in (to_cpu(observed), to_cpu(mean), half)), strict=True
     ):
-        ends = torch.cat([y, center - bar, center + bar])
+        seen = ~y.isnan()
+        y, center, bar = y[seen], center[seen], bar[seen]
+        ends = torch.cat([y, center - bar, center + bar, y.new_zeros(0 if len(y) else 1)])
         margin = 0.05 * (ends.max() - ends.min()).item() or 1.0
         limits = (ends.min().item() - margin, ends.max().item() + margin)
         ax.plot(limits, limits, color="0.5", linewidth=1, zorder=1)
@@ -247,6 +248,38 @@ def plot_leave_one_out(
                 ax.errorbar(y[mask], center[mask], yerr=bar[mask], **options)
         ax.set(title=label, xlabel="observed", ylabel="predicted from the others", xlim=limits, ylim=limits)
         ax.legend(frameon=False, fontsize="small")
+    return drawn
+
+
+def plot_explanation(explanation: Explanation, axes: Sequence[Axes] | None = None) -> list[Axes]:
+    """Plot what is expected of each task at a point, and how much that would change along each input.
+
+    Args:
+        explanation: From :meth:`Optimizer.explain` or that of another strategy.
+        axes: The n axes to draw on, one for each task; a new figure by default.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch import Optimizer
+        >>> from mtbo_torch.plotting import plot_explanation
+        >>> optimizer = Optimizer(num_tasks=2, bounds=torch.tensor([[0.0], [1.0]], dtype=torch.double))
+        >>> optimizer.tell([[0.1], [0.4], [0.9]], [[1.0, 2.0], [2.0, 1.0], [3.0, 0.0]])
+        >>> len(plot_explanation(optimizer.explain([0.5])))
+        2
+    """
+    if not isinstance(explanation, Explanation):
+        raise ValueError(
+            f"explanation should come from strategy.explain(), got {type(explanation).__name__}. Plot one at a time."
+        )
+    drawn = get_grid(axes, len(explanation.tasks))
+    inputs = list(explanation.point)
+    for j, (ax, task) in enumerate(zip(drawn, explanation.tasks, strict=True)):
+        mean, lower, upper = (values[j].item() for values in (explanation.mean, explanation.lower, explanation.upper))
+        ax.barh(inputs, explanation.effects[:, j].tolist(), color=COLORS[0])
+        ax.invert_yaxis()
+        ax.set(
+            title=f"{task}: {mean:.3g}, from {lower:.3g} to {upper:.3g}", xlabel="change of the mean along the input"
+        )
     return drawn
 
 

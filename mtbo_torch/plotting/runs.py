@@ -197,7 +197,7 @@ def _trace_hypervolume(Y: Tensor, ref_point: Tensor) -> Tensor:
         if (y > ref_point).all() and not (front >= y).all(dim=-1).any():
             front = torch.cat([front, y.unsqueeze(0)])
             front = front[is_non_dominated(front)]
-            volume = hypervolume(front, ref_point)
+            volume = hypervolume(front, ref_point).item()
         volumes.append(volume)
     return Y.new_tensor(volumes)
 

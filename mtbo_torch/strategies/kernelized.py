@@ -173,6 +173,12 @@ class KernelStrategy(ModelStrategy[ModelT]):
             swept, radii, _ = self._judge(mixture)
             return find_bounds(swept.inside(x), radii)
 
+    def _find_intervals(self, X: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, str]:
+        if self._mixture is None:
+            return super()._find_intervals(X, mean, variance)
+        lower, upper = self.intervals(X)
+        return lower[0], upper[0], f"all of them with probability {1 - self.delta:g}"
+
     def certificate(self) -> Tensor:
         r"""Return ``(b) x T``, the most that the points asked for so far can have cost: a bound of the regret.
 

@@ -24,11 +24,13 @@ from mtbo_torch.kernels import (
     require_takes,
     shared_parameter,
 )
+from mtbo_torch.linalg import root_of
 from mtbo_torch.models import ExactMultiTaskGP, MultiTaskGPModel
 from mtbo_torch.models.learning import make_transforms
 from mtbo_torch.regression import Regression
 from mtbo_torch.space import Space
 from mtbo_torch.strategies.base import Strategy
+from mtbo_torch.strategies.explanation import Explanation
 from mtbo_torch.strategies.goal import Goal
 from mtbo_torch.strategies.learners import DEFAULT_ETA, KnownKernel, LearnedKernel
 from mtbo_torch.surrogate import Surrogate, Units
@@ -134,6 +136,90 @@ class ModelStrategy(Strategy, Generic[ModelT]):
         model = self._make_model(self.train_X, self.train_Y, kernel, noise, **transforms).eval()
         # A model transforms its inputs itself.
         return model.adopt(replace(self._surrogate, units=replace(units, low=None, width=None), tracking=None))
+
+    def explain(self, x: Any = None) -> Explanation | list[Explanation]:
+        """Return why a point is worth asking for: what is expected there, how sure that is, and what it depends on.
+
+        Args:
+            x: ``d`` for one point, or ``q x d`` for a list of explanations; by default the point or points of the last
+                :meth:`ask`.
+
+        Example:
+            >>> import torch
+            >>> from mtbo_torch import Optimizer
+            >>> optimizer = Optimizer(num_tasks=2, bounds=torch.tensor([[0.0], [1.0]], dtype=torch.double))
+            >>> x = torch.rand(8, 1, dtype=torch.double, generator=torch.Generator().manual_seed(0))
+            >>> optimizer.tell(x, torch.cat([x.sin(), x.cos()], dim=-1))
+            >>> explanation = optimizer.explain([0.5])
+            >>> explanation.nearest, explanation.effects.shape
+            (2, torch.Size([1, 2]))
+        """
+        if self.batch_shape:
+            raise ValueError(
+                f"explain should be asked of a single trial, got a batch of {self.batch_shape.numel()}. Pass one seed."
+            )
+        if x is None:
+            known = [self._pending[number] for number in self._asked_ids if number in self._pending]
+            if not known:
+                raise ValueError(
+                    "x should be given when no point that was asked for is pending, got None. Pass a point."
+                )
+            points = torch.stack(known)
+            is_one = len(known) == 1
+        else:
+            points = self._convert("x", x)
+            is_one = isinstance(points, Tensor) and points.dim() == 1
+            points = points.unsqueeze(0) if is_one else points
+            self._require_inputs(points)
+        with torch.no_grad():
+            explained = [self._explain_one(point) for point in points]
+        return explained[0] if is_one else explained
+
+    def _explain_one(self, x: Tensor) -> Explanation:
+        X, surrogate = x.unsqueeze(0), self._surrogate
+        belief = surrogate.at(X)
+        mean, told = belief.mean[0], self._observed_X.rows
+        lower, upper, level = self._find_intervals(X, mean, belief.variance()[0])
+        is_category = torch.tensor([place in self.space.categories for place in range(len(x))], device=x.device)
+        apart = (told - x).abs() / self.space.span
+        apart = torch.where(is_category, (apart > 0).to(x), apart)
+        nearest = int(apart.amax(dim=-1).argmin()) if len(told) else None
+        constraints = self.goal.constraints
+        prior = adapt_kernel(self._known.kernel, self.num_tasks)
+        inside = surrogate.units.scale_points(X)
+        covariance = prior(inside, inside).reshape(self.num_tasks, self.num_tasks)
+        deviation = root_of(covariance.diagonal())
+        return Explanation(
+            point=dict(zip(self.space.input_names, self.space.format_points(X)[0], strict=True)),
+            tasks=self.goal.label_tasks(),
+            mean=mean,
+            lower=lower,
+            upper=upper,
+            level=level,
+            probability=None if constraints is None else constraints.probability(belief.mean, belief.covariance).item(),
+            gain=self._expect_gain(X),
+            nearest=nearest,
+            distance=x.new_zeros(len(x)) if nearest is None else apart[nearest],
+            effects=torch.stack([self._find_effect(x, place) for place in range(len(x))]),
+            correlation=covariance / deviation / deviation.unsqueeze(-1),
+        )
+
+    def _find_effect(self, x: Tensor, place: int) -> Tensor:
+        """Return by how much the mean of each task changes along one input, ``n``."""
+        values = self.space.list_values(place)
+        line = x.repeat(len(values), 1)
+        line[:, place] = values
+        mean = self._surrogate.at(line).mean
+        return mean.amax(dim=0) - mean.amin(dim=0)
+
+    def _find_intervals(self, X: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, str]:
+        """Return the ends of each task's interval at ``1 x d``, ``n`` both, and what they are."""
+        deviation = 1.96 * root_of(variance)
+        return mean - deviation, mean + deviation, "95 % of the posterior"
+
+    def _expect_gain(self, X: Tensor) -> float | None:
+        """Return the expected gain in hypervolume at ``1 x d``, as a share of what is dominated so far."""
+        return None
 
     def _must_refit(self, now: int, count: int, renewed_at: int) -> bool:
         """Return whether kernels are to be learned again from now on, `count` observations after the last were told."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -142,6 +143,15 @@ class Optimizer(ExactModelStrategy):
         ref_point = None if goal.ref_point is None else goal.scale_ref_point(units)
         samples, aim = Samples.draw(goal.num_objectives, seed=self.num_observations), goal.view(belief)
         return Incumbent.among(aim.mean, aim.variance(), samples, ref_point, feasible)
+
+    def _expect_gain(self, X: Tensor) -> float | None:
+        if self.num_observations < self.design_size:
+            return None
+        incumbent = self._find_incumbent(self._surrogate)
+        aim = self.goal.view(self._surrogate.trust().inside(X))
+        samples = incumbent.samples
+        so_far = torch.logsumexp(samples.power * incumbent.best.log(), dim=-1) - math.log(len(incumbent.best))
+        return float((log_improvement(aim.mean, aim.covariance, incumbent) - so_far).exp())
 
     def _acquire(self, surrogate: Surrogate, incumbent: Incumbent) -> Any:
         goal, units = self.goal, surrogate.units
