@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import matplotlib as mpl
+import pandas as pd
 import pytest
 
 from mtbo_torch.cli import main
@@ -156,7 +157,8 @@ def own_doc(owner: type, name: str) -> str:
 
 def takes_tensors(value: Any) -> bool:
     function = value.__init__ if inspect.isclass(value) else getattr(value, "__func__", value)
-    hints = get_type_hints(function) if inspect.isfunction(function) else {}
+    # Only type checkers see the package import pandas.
+    hints = get_type_hints(function, localns={"pd": pd}) if inspect.isfunction(function) else {}
     return any("Tensor" in str(hint) for name, hint in hints.items() if name != "return")
 
 
