@@ -173,7 +173,7 @@ def test_an_interrupted_ask_skips_no_sobol_point(monkeypatch: pytest.MonkeyPatch
     expected = torch.cat([whole.ask(2), whole.ask(3)])
     first = interrupted.ask(2)
 
-    def stop(unit: Tensor) -> Tensor:
+    def stop(*_: object) -> Tensor:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

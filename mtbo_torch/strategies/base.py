@@ -494,7 +494,7 @@ class Strategy(ABC):
         return x.detach(), y.detach()
 
     def _convert(self, name: str, values: Any) -> Any:
-        """Return numbers as a tensor of the search space's kind; tensors in the same precision as they are."""
+        """Return numbers as a tensor of the search space's kind; tensors as they are, unless in single precision."""
         if hasattr(values, "columns"):
             raise ValueError(
                 f"{name} should be a tensor, an array or a list of numbers, got a {type(values).__name__}. Describe "
@@ -502,8 +502,7 @@ class Strategy(ABC):
             )
         like = self.space.points
         if isinstance(values, Tensor):
-            is_other = values.is_floating_point() and values.dtype != like.dtype and values.device == like.device
-            return values.to(like.dtype) if is_other else values
+            return values.to(like.dtype) if (values.dtype, like.dtype) == (torch.float, torch.double) else values
         try:
             return torch.as_tensor(values, dtype=like.dtype, device=like.device)
         except (TypeError, ValueError, RuntimeError):

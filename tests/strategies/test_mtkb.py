@@ -210,7 +210,7 @@ def test_points_it_did_not_propose_and_single_vectors(where: dict[str, Tensor]) 
         (torch.zeros(2, 2), torch.zeros(1, 3), "same leading shape"),
         (torch.zeros(0, 2), torch.zeros(0, 3), "at least one row"),
         (torch.zeros(1, 2, dtype=torch.int), torch.zeros(1, 3), "floating-point"),
-        ([[0.0, 0.0]], torch.zeros(1, 3), "torch.Tensor"),
+        ([["warm", 0.0]], torch.zeros(1, 3), "torch.Tensor"),
     ],
 )
 def test_a_refused_tell_leaves_the_state_as_it_was(
