@@ -42,11 +42,11 @@ class Input(ABC):
         return True
 
     @abstractmethod
-    def encode(self, value: Any) -> float:
+    def _encode(self, value: Any) -> float:
         """Return the number inside of a value; raise a ``ValueError`` that says what was expected."""
 
     @abstractmethod
-    def decode(self, code: float) -> Any:
+    def _decode(self, code: float) -> Any:
         """Return the value of a number inside."""
 
 
@@ -56,8 +56,8 @@ class Real(Input):
 
     Example:
         >>> from mtbo_torch import Real
-        >>> Real(1e-3, 1e3, log=True).encode(10)
-        1.0
+        >>> print(Real(1e-3, 1e3, log=True))
+        0.001 to 1000 (log scale)
     """
 
     low: float
@@ -79,12 +79,12 @@ class Real(Input):
     def is_linear(self) -> bool:
         return not self.log
 
-    def encode(self, value: Any) -> float:
+    def _encode(self, value: Any) -> float:
         number = _read_number(value)
         _require_between(number, self.low, self.high)
         return math.log10(min(max(number, self.low), self.high)) if self.log else number
 
-    def decode(self, code: float) -> float:
+    def _decode(self, code: float) -> float:
         number = 10**code if self.log else code
         return min(max(float(number), float(self.low)), float(self.high))
 
@@ -98,8 +98,8 @@ class Integer(Input):
 
     Example:
         >>> from mtbo_torch import Integer
-        >>> Integer(1, 5).encode(3)
-        3.0
+        >>> print(Integer(1, 5))
+        1 to 5, whole numbers
     """
 
     low: int
@@ -119,14 +119,14 @@ class Integer(Input):
     def codes(self) -> list[float]:
         return [float(number) for number in range(self.low, self.high + 1)]
 
-    def encode(self, value: Any) -> float:
+    def _encode(self, value: Any) -> float:
         number = _read_number(value)
         _require_between(number, self.low, self.high)
         if abs(number - round(number)) > TOLERANCE:
             raise ValueError(f"a whole number, got {value!r}")
         return float(round(number))
 
-    def decode(self, code: float) -> int:
+    def _decode(self, code: float) -> int:
         return round(code)
 
     def __str__(self) -> str:
@@ -158,13 +158,13 @@ class _Listed(Input):
     def codes(self) -> list[float]:
         return [float(place) for place in range(len(self.values))]
 
-    def encode(self, value: Any) -> float:
+    def _encode(self, value: Any) -> float:
         place = self._places.get(_normalize(value))
         if place is None:
             raise ValueError(f"one of {', '.join(map(str, self.values))}, got {value!r}")
         return self.codes[place]
 
-    def decode(self, code: float) -> Any:
+    def _decode(self, code: float) -> Any:
         return min(zip(self.codes, self.values, strict=True), key=lambda pair: abs(pair[0] - code))[1]
 
     def __eq__(self, other: object) -> bool:
@@ -185,8 +185,8 @@ class Ordered(_Listed):
 
     Example:
         >>> from mtbo_torch import Ordered
-        >>> Ordered(10, 20, 50).encode(20), Ordered("low", "medium", "high").encode("medium")
-        (20.0, 1.0)
+        >>> Ordered(10, 20, 50).codes, Ordered("low", "medium", "high").codes
+        ([10.0, 20.0, 50.0], [0.0, 1.0, 2.0])
     """
 
     def __init__(self, *values: Any) -> None:
@@ -213,8 +213,8 @@ class Category(_Listed):
 
     Example:
         >>> from mtbo_torch import Category
-        >>> Category("Pd", "Ni", "Cu").encode("Ni")
-        1.0
+        >>> print(Category("Pd", "Ni", "Cu"))
+        Pd, Ni, Cu
     """
 
     @property
@@ -305,6 +305,10 @@ class Inputs:
 
     def encode(self, rows: Sequence[Mapping[str, Any]]) -> Tensor:
         """Return the points ``t x d`` of rows that have a value for each input; other keys do not matter."""
+        if isinstance(rows, Mapping) or not all(isinstance(row, Mapping) for row in rows):
+            raise ValueError(
+                f"rows should be a list of dictionaries, got {type(rows).__name__}. Pass one for each point."
+            )
         return torch.tensor([self._encode_row(row, place) for place, row in enumerate(rows)], dtype=torch.double)
 
     def _encode_row(self, row: Mapping[str, Any], place: int) -> list[float]:
@@ -319,9 +323,9 @@ class Inputs:
     def encode_value(self, name: str, value: Any, where: str = "") -> float:
         """Return the number inside of one input's value."""
         if name not in self.kinds:
-            raise ValueError(f"{name!r} should be one of the inputs ({', '.join(self.names)}). Correct the name.")
+            raise ValueError(f"name should be one of the inputs {', '.join(self.names)}, got {name!r}. Correct it.")
         try:
-            return self.kinds[name].encode(value)
+            return self.kinds[name]._encode(value)
         except ValueError as error:
             raise ValueError(
                 f"{name} should be {error}{where}. Correct it, or change the description of this input."
@@ -329,8 +333,13 @@ class Inputs:
 
     def decode(self, X: Tensor) -> list[dict[str, Any]]:
         """Return ``t x d`` points as rows with a value for each input."""
+        if not isinstance(X, Tensor) or X.dim() != 2 or X.shape[-1] != len(self.kinds):
+            raise ValueError(
+                f"X should be a tensor `t x d` with d = {len(self.kinds)} inputs, got "
+                f"{tuple(X.shape) if isinstance(X, Tensor) else type(X).__name__}. Pass one row per point."
+            )
         return [
-            {name: kind.decode(code) for (name, kind), code in zip(self.kinds.items(), row, strict=True)}
+            {name: kind._decode(code) for (name, kind), code in zip(self.kinds.items(), row, strict=True)}
             for row in X.tolist()
         ]
 

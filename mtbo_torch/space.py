@@ -18,6 +18,7 @@ from torch import Tensor
 from mtbo_torch.checks import require_bounds, require_choices, require_count
 from mtbo_torch.grid import Grid
 from mtbo_torch.inputs import Inputs
+from mtbo_torch.linalg import is_free_to_look
 from mtbo_torch.optimization import maximize
 from mtbo_torch.regression import Belief, rows_at
 from mtbo_torch.surrogate import Surrogate
@@ -116,7 +117,12 @@ class Space(ABC):
             )
 
     def describe_outside(self, x: Tensor) -> str:
-        """Return which of ``(b) x q x d`` points told lie outside, in a sentence; nothing if none does."""
+        """Return which of ``(b) x q x d`` points told lie outside, in a sentence; nothing if none does.
+
+        Away from the CPU nobody looks.
+        """
+        if not is_free_to_look(x):
+            return ""
         low, high = self.hull[0] - self.tolerance * self.span, self.hull[1] + self.tolerance * self.span
         outside = ((x < low) | (x > high)).reshape(-1, self.num_inputs)
         if not outside.any():
@@ -420,7 +426,7 @@ class Choices(Space):
 
     def describe_outside(self, x: Tensor) -> str:
         said = super().describe_outside(x)
-        if said:
+        if said or not is_free_to_look(x):
             return said
         apart = torch.cdist(x / self.span, self.points / self.span, p=torch.inf).amin(dim=-1)
         strange = (apart > self.tolerance).flatten()
@@ -520,9 +526,9 @@ def make_space(
         )
     if choices is not None:
         return Choices(choices, repeat, inputs)
-    if inputs is not None:
-        return Described(inputs, num_restarts, raw_samples)
-    assert isinstance(bounds, Tensor)
+    if isinstance(bounds, Inputs):
+        return Described(bounds, num_restarts, raw_samples)
+    assert bounds is not None
     return Box(bounds, num_restarts, raw_samples)
 
 

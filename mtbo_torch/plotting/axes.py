@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
@@ -36,7 +36,7 @@ def get_grid(axes: object, count: int) -> list[Axes]:
         rows = math.ceil(count / columns)
         figure = plt.figure(figsize=(4.2 * columns, 3.4 * rows), layout="constrained")
         return [figure.add_subplot(rows, columns, i + 1) for i in range(count)]
-    given = np.array(axes, dtype=object).ravel().tolist()
+    given: list[Any] = list(getattr(axes, "flat", axes)) if isinstance(axes, Iterable) else [axes]
     if len(given) != count or not all(isinstance(ax, Axes) for ax in given):
         raise ValueError(
             f"axes should be one for each of the {count} tasks, got {len(given)} of type "

@@ -10,7 +10,7 @@ from botorch.models.model import Model
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from mtbo_torch.checks import require_bounds, require_finite, require_positive, require_tensor
+from mtbo_torch.checks import require_bounds, require_finite, require_positive, require_tensor, require_values
 from mtbo_torch.intervals import Mixture
 from mtbo_torch.models import MultiTaskGPModel
 from mtbo_torch.plotting.axes import (
@@ -228,6 +228,7 @@ def plot_leave_one_out(
                 f"{name} should be `{' x '.join(map(str, shape))}` (from train_Y), got shape {tuple(value.shape)}. "
                 "Pass *model.leave_one_out() of the same observations."
             )
+    require_values("train_Y", observed, allow_missing=True, hint="")
     labels = resolve_names(names, n)
     drawn = get_grid(axes, n)
     half = 2 * to_cpu(covariance).diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt()
