@@ -13,12 +13,12 @@ test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist worksteal
 
 # What `make test` leaves out: the slow tests, and some again under torch's other default dtype.
 test-all: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto -m "slow and not cuda"
-	MTBO_TEST_DTYPE=float64 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto $(OTHER_DEFAULT)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist worksteal -m "slow and not cuda"
+	MTBO_TEST_DTYPE=float64 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist worksteal $(OTHER_DEFAULT)
 
 notebooks: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python notebooks/execute.py

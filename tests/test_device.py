@@ -218,7 +218,7 @@ def test_kernels(place: Place, dtype: torch.dtype, build: Builder) -> None:
 
 
 # Each kernel alone or in a batch; the other way, and kernels that take no other way, are slow.
-ALONE_OR_NOT = [(icm, False), (commuting_sum, True), (general_sum, False)]
+ALONE_OR_NOT = [(commuting_sum, True), (general_sum, False)]
 OTHERS = [(build, batched) for build in PATHS for batched in (False, True) if (build, batched) not in ALONE_OR_NOT]
 
 
@@ -709,7 +709,9 @@ def test_waits_in_a_round(place: Place, name: str) -> None:
         assert asking <= WAITS[name][0], place.waits
 
 
-@pytest.mark.parametrize("name", ["MTKB on choices", "MTBKB on choices", "MTKB, learned"])
+@pytest.mark.parametrize(
+    "name", ["MTKB on choices", *(pytest.param(name, marks=slow) for name in ("MTBKB on choices", "MTKB, learned"))]
+)
 def test_continuing_on_another_device(place: Place, name: str) -> None:
     strategy, q = started(Kind(torch.device("cpu"), torch.double), name)
     for _ in range(5):

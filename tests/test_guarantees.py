@@ -87,7 +87,7 @@ def shares(trace: Trace) -> list[float]:
     ("kind", "options"),
     [
         (MTKB, {}),
-        (MTKB, {"bound": "ellipsoid", "scalarization": LinearScalarization}),
+        pytest.param(MTKB, {"bound": "ellipsoid", "scalarization": LinearScalarization}, marks=pytest.mark.slow),
         pytest.param(
             MTBKB, {"epsilon": 0.5, "oversampling": theory_oversampling(ROUNDS, DELTA, 0.5)}, marks=pytest.mark.slow
         ),
@@ -134,7 +134,7 @@ NOISE_PARTS = [name for name in BROKEN if "of b" not in name]
 
 
 @pytest.mark.parametrize(
-    "name", [*NOISE_PARTS[:2], *(pytest.param(name, marks=pytest.mark.slow) for name in NOISE_PARTS[2:])]
+    "name", [NOISE_PARTS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NOISE_PARTS[1:])]
 )
 def test_a_wrong_noise_part_is_found_out(name: str) -> None:
     with break_radii(BROKEN[name]):
@@ -142,9 +142,8 @@ def test_a_wrong_noise_part_is_found_out(name: str) -> None:
     assert compute_share_covered(trace.needed_in_all, trace.radius) < 1 - DELTA
 
 
-@pytest.mark.parametrize(
-    "name", ["sigma dropped", *(pytest.param(name, marks=pytest.mark.slow) for name in (None, "another eta (4 times)"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sigma dropped", None, "another eta (4 times)"])
 def test_a_wrong_noise_part_of_mtbkb_is_found_out(name: str | None) -> None:
     # The smaller epsilon, the less the radius counts on the dictionary being worse than it is.
     with break_radii(BROKEN[name]) if name else nullcontext():
@@ -231,24 +230,27 @@ def much_noise() -> FiniteInstances:
     return make_far_points(TRIALS, 4, 1, noise_scale=3.0, norm=2.0, like=LIKE)
 
 
-def fit_much_noise(algorithm: str, delta: float, name: str, noise: Noise = torch.randn) -> Fit:
-    """One point, where f lies inside exactly while the martingale of the proof stays below 1 / delta."""
-    return fit_intervals(algorithm, much_noise(), 30, delta, (name,), noise)[name]
+def fit_much_noise(algorithm: str, delta: float, noise: Noise = torch.randn) -> dict[str, Fit]:
+    """One point, where f lies inside exactly while the martingale of the proof stays below 1 / delta.
+
+    There is nothing to choose, so all intervals, the wrong ones too, are those of one run.
+    """
+    return fit_intervals(algorithm, much_noise(), 30, delta, (RIGHT, *WRONG_NOISE), noise)
 
 
 @with_intervals
 @pytest.mark.parametrize(
-    ("delta", "noise"), [(0.5, torch.randn), (0.1, torch.randn), pytest.param(0.5, draw_signs, marks=pytest.mark.slow)]
+    ("delta", "noise"),
+    [(0.1, torch.randn), *(pytest.param(0.5, noise, marks=pytest.mark.slow) for noise in (torch.randn, draw_signs))],
 )
-def test_where_intervals_are_almost_attained_they_hold(algorithm: str, delta: float, noise: Noise) -> None:
-    share = fit_much_noise(algorithm, delta, RIGHT, noise).share_inside
-    assert 1 - delta <= share < 1 - delta / 4  # and not by much
-
-
-@with_intervals
-@pytest.mark.parametrize("name", WRONG_NOISE)
-def test_intervals_with_a_wrong_noise_part_are_found_out(algorithm: str, name: str) -> None:
-    assert compute_chance(fit_much_noise(algorithm, DELTA, name).share_inside, TRIALS, DELTA) < RARE
+def test_where_intervals_are_almost_attained_they_hold_and_wrong_ones_do_not(
+    algorithm: str, delta: float, noise: Noise
+) -> None:
+    fits = fit_much_noise(algorithm, delta, noise)
+    assert 1 - delta <= fits[RIGHT].share_inside < 1 - delta / 4  # and not by much
+    if delta == DELTA:
+        for name in WRONG_NOISE:
+            assert compute_chance(fits[name].share_inside, TRIALS, delta) < RARE, name
 
 
 @with_intervals

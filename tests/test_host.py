@@ -648,8 +648,9 @@ def test_the_joint_covariance_is_a_linear_operator(
 
 
 @every_model
-@every_outcome
-@pytest.mark.parametrize("make", [icm, general_sum], ids=["icm", "sum"])
+@pytest.mark.parametrize(
+    ("outcomes", "make"), [("standardized", icm), ("as they are", general_sum)], ids=["icm, standardized", "sum"]
+)
 def test_gradients_with_respect_to_points(model_class: ModelClass, outcomes: str, make: Builder) -> None:
     X, Y, Z = in_units()
     options = {"input_transform": Normalize(2), "outcome_transform": OUTCOMES[outcomes]()}
@@ -689,11 +690,8 @@ print((after - before) / 1024, *(error.item() for error in errors))
 """
 
 
-@pytest.mark.parametrize(
-    "model_class",
-    [ExactMultiTaskGP, pytest.param(NystromMultiTaskGP, marks=pytest.mark.slow)],
-    ids=["exact", "nystrom"],
-)
+@pytest.mark.slow
+@every_model
 def test_thousands_of_points_at_once_take_little_memory(model_class: ModelClass) -> None:
     command = [sys.executable, "-c", CHILD, model_class.__name__]
     result = subprocess.run(command, capture_output=True, text=True, check=True)

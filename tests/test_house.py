@@ -73,9 +73,11 @@ class Corners(WeightDistribution):
         return (order == 0).to(like) + 0.1
 
 
-@pytest.mark.parametrize("refit_every", [None, 2])
-@pytest.mark.parametrize("where", WHERE, ids=["choices", "box"])
-@pytest.mark.parametrize("kind", [MTKB, MTBKB])
+@pytest.mark.parametrize(
+    ("kind", "where", "refit_every"),
+    [(MTKB, WHERE[0], 2), (MTKB, WHERE[1], None), (MTBKB, WHERE[0], None), (MTBKB, WHERE[1], 2)],
+    ids=["MTKB, choices, learned", "MTKB, box, known", "MTBKB, choices, known", "MTBKB, box, learned"],
+)
 def test_a_users_own_scalarization_with_a_reference_point(
     kind: type[MTKB] | type[MTBKB], where: dict[str, Tensor], refit_every: int | None
 ) -> None:

@@ -155,13 +155,13 @@ def test_gradients_of_intervals() -> None:
     assert torch.autograd.gradcheck(lambda z: model.intervals(z, MIXTURE), points)
 
 
-@pytest.mark.parametrize("num_tasks", [2, 6])
-@pytest.mark.parametrize("delta", [0.1, 0.5])
-def test_the_truth_lies_inside(num_tasks: int, delta: float) -> None:
-    """20 functions of known norm, points chosen by the bounds themselves, 25 rounds, everywhere and always."""
+# tests/test_guarantees.py has more functions, numbers of tasks and deltas.
+def test_the_truth_lies_inside() -> None:
+    """10 functions of known norm, points chosen by the bounds themselves, 25 rounds, everywhere and always."""
+    num_tasks, delta = 2, 0.1
     choices = torch.linspace(0, 1, 51, dtype=torch.double).unsqueeze(-1)
     failures, widest = 0, 0.0
-    for seed in range(20):
+    for seed in range(10):
         generator = torch.Generator().manual_seed(seed)
         kernel = ICMKernel(rbf(0.2), task_matrix(num_tasks))
         f = RKHSFunction.draw(kernel, choices, num_centers=10, seed=seed)
@@ -178,7 +178,7 @@ def test_the_truth_lies_inside(num_tasks: int, delta: float) -> None:
             is_inside &= bool((lower <= truth).all() and (truth <= upper).all())
             widest = max(widest, float((2 * (truth - (lower + upper) / 2).abs() / (upper - lower)).max()))
         failures += not is_inside
-    assert failures <= 20 * delta / 2
+    assert failures <= 10 * delta / 2
     assert widest > 0.6  # not for being far too wide
 
 
@@ -420,9 +420,9 @@ def test_a_strategy_asks_for_the_point_with_the_largest_bound(
 @pytest.mark.parametrize("where", [{"choices": CHOICES}, {"bounds": BOX}], ids=["choices", "bounds"])
 def test_runs_continue(kind: Kind, where: dict[str, Tensor]) -> None:
     schedule = {"schedule": "delayed"} if kind is MTBKB else {}
-    first, second = played(strategy(kind, **where, **schedule), 12), strategy(kind, **where, **schedule)
+    first, second = played(strategy(kind, **where, **schedule), 8), strategy(kind, **where, **schedule)
     second.load_state_dict(first.state_dict())
-    for _ in range(4):
+    for _ in range(3):
         assert torch.equal(first.ask(), second.ask())
         for chosen in (first, second):
             chosen.tell(chosen.asked_ids, peaks(chosen.pending[chosen.asked_ids[0]]).unsqueeze(0))

@@ -138,7 +138,7 @@ def expected_bytes(t: int, num_groups: int) -> float:
 
 @pytest.mark.parametrize(
     ("omega", "num_groups", "rounds"),
-    [(0.4, 2, 600), pytest.param(0.0, 1, 5_000, marks=slow), pytest.param(0.4, 2, 1_500, marks=slow)],
+    [(0.4, 2, 300), pytest.param(0.0, 1, 5_000, marks=slow), pytest.param(0.4, 2, 1_500, marks=slow)],
 )
 def test_mtkb(omega: float, num_groups: int, rounds: int) -> None:
     run = in_own_process(MTKB, omega, rounds)

@@ -202,8 +202,7 @@ def test_members_of_a_batch_miss_values_of_their_own(build: Builder, eta: Any) -
 
 @every_path
 @pytest.mark.parametrize(
-    ("hide", "batch"),
-    [(half_of_a_task, ()), (half_of_a_task, (2,)), (one_task_at_a_point, ()), (a_whole_row, (2,)), (everything, ())],
+    ("hide", "batch"), [(half_of_a_task, (2,)), (one_task_at_a_point, ()), (a_whole_row, (2,)), (everything, ())]
 )
 def test_appending_is_fitting_at_once(build: Builder, hide: Callable[[Tensor], Tensor], batch: tuple[int, ...]) -> None:
     X, Y, Z = data(12, N, 2)
@@ -212,7 +211,7 @@ def test_appending_is_fitting_at_once(build: Builder, hide: Callable[[Tensor], T
     if batch:
         Y[1, 4] = double([NAN, 0.3, NAN])
     start = model_of(X[..., :0, :], Y[..., :0, :], build)
-    for step in (1, 2, 3):
+    for step in (1, 3):
         model, followed = start, start.surrogate.regression.track(Z)
         for i in range(0, 12, step):
             new = X[..., i : i + step, :], Y[..., i : i + step, :]
@@ -808,11 +807,10 @@ def test_constraints_hold_even_if_no_point_was_observed_completely(options: dict
     known = ICMKernel(rbf(0.5), torch.eye(2, dtype=torch.double))
     limits = (double([[1.0, 0.0]]), double([0.5]))  # the first task, x itself, should be at most a half
     strategy = MTKB(**({"kernel": known, "choices": choices, "radius": 1.0, "constraints": limits} | options))
-    for i in range(12):
-        x = double([[(0.37 * i) % 1]])
-        y = torch.cat([x, 1 - x], dim=-1)
-        y[0, i % 2] = NAN
-        strategy.tell(x, y, allow_missing=True)
+    x = double([[(0.37 * i) % 1] for i in range(12)])
+    y = without(torch.cat([x, 1 - x], dim=-1), torch.arange(12).unsqueeze(-1) % 2 == torch.arange(2))
+    for some in (slice(0, 5), slice(5, 12)):
+        strategy.tell(x[some], y[some], allow_missing=True)
     assert strategy.ask().item() < 0.6
 
 

@@ -17,11 +17,8 @@ def test_there_are_notebooks() -> None:
     assert len(NOTEBOOKS) == 6
 
 
-@pytest.mark.parametrize(
-    "path",
-    [*(pytest.param(path, marks=pytest.mark.slow) for path in NOTEBOOKS[:-1]), NOTEBOOKS[-1]],
-    ids=lambda path: path.stem,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MTBO_SMALL", "1")
     notebook = execute(path, tmp_path, timeout=300)

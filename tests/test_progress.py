@@ -34,6 +34,7 @@ def test_a_terminal_shows_a_bar() -> None:
     assert b"3/3" in shown
 
 
+@pytest.mark.slow
 def test_a_pipe_shows_nothing() -> None:
     run = subprocess.run([sys.executable, "-c", WORK], capture_output=True, check=True)
     assert run.stdout == run.stderr == b""

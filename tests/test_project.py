@@ -192,7 +192,12 @@ def readme_blocks() -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore:Optimization failed")  # at a kink of a Chebyshev scalarization, in Ax
-@pytest.mark.parametrize("code", readme_blocks(), ids=lambda code: code.splitlines()[0])
+@pytest.mark.parametrize(
+    "code",
+    # What learns in every round of ten is slow.
+    [pytest.param(code, marks=pytest.mark.slow if "refit_every=1," in code else ()) for code in readme_blocks()],
+    ids=lambda code: code.splitlines()[0],
+)
 def test_readme_code_runs(code: str) -> None:
     exec(compile(code, "README.md", "exec"), {})
 

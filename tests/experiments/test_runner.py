@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:No function of norm")
     ["rkhs-2-chebyshev", *(pytest.param(name, marks=slow) for name in ("sine-linear", "rkhs-20-chebyshev"))],
 )
 def test_trials_batched_or_one_by_one(experiment: str, algorithm: str) -> None:
-    settings = Settings(rounds=25)
+    settings = Settings(rounds=12)
     together, _ = run_part(Part(experiment, algorithm, (0, 1, 4), settings))
     for place, trial in enumerate((0, 1, 4)):
         alone, _ = run_part(Part(experiment, algorithm, (trial,), settings))

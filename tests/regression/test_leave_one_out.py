@@ -48,7 +48,7 @@ def by_refitting(kernel: MultitaskKernel, noise: Tensor, X: Tensor, Y: Tensor) -
 
 @every_path
 @pytest.mark.parametrize("kind", ["one", "each"])
-@pytest.mark.parametrize(("t", "n"), [(1, 1), (2, 3), (20, 1), (20, 7)])
+@pytest.mark.parametrize(("t", "n"), [(1, 1), (2, 3), (9, 1), (9, 7)])
 def test_it_is_the_regression_without_the_point(build: Builder, kind: str, t: int, n: int) -> None:
     case, noise = build(n, 2), noise_for(n, kind)
     X, Y, _ = data(t, n, 2)
@@ -214,7 +214,7 @@ def test_models_speak_the_users_units(build: Builder, kind: str, noise: str) -> 
         return ExactMultiTaskGP(X[rows], Y[rows], kernel, **options, **own)
 
     mean, covariance = model_of(list(range(8))).leave_one_out()
-    for i in range(8):
+    for i in (0, 4, 7):
         others = model_of([j for j in range(8) if j != i])
         own_noise = 0.1 * scales if noise == "eta" else variances[i]
         size = own_noise.sqrt()

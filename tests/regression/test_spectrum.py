@@ -102,7 +102,7 @@ def test_equal_eigenvalues_are_one_group_in_spite_of_rounding(dtype: torch.dtype
 
 
 @both_precisions
-@pytest.mark.parametrize("n", [3, 10, 50, 200])
+@pytest.mark.parametrize("n", [3, 10, 50, pytest.param(200, marks=pytest.mark.slow)])
 def test_matrices_that_commute_up_to_rounding_are_diagonal_up_to_rounding(dtype: torch.dtype, n: int) -> None:
     for seed in range(3):
         four = torch.stack([with_eigenvalues(uniform(n, seed=j), seed) for j in range(4)]).to(dtype)

@@ -124,7 +124,7 @@ def test_mobo_is_optimistic_in_every_component(case: Builder, is_linear: bool) -
 
 
 def test_mobo_on_a_box_and_several_points() -> None:
-    mobo = run(build(MOBO, {"bounds": BOUNDS}, num_restarts=8, raw_samples=64), 5)
+    mobo = run(build(MOBO, {"bounds": BOUNDS}, num_restarts=8, raw_samples=64), 3)
     chosen = mobo.ask()
     grid = torch.cartesian_prod(torch.linspace(0, 1, 15), torch.linspace(0, 2, 15)).double()
     s = lambda w, y: oracles.chebyshev(w, y, np.zeros(3))  # noqa: E731

@@ -129,8 +129,9 @@ def with_gaps(x: Tensor) -> Tensor:
     return y
 
 
-@pytest.mark.parametrize("is_complete", [True, False])
-@pytest.mark.parametrize("seed", [0, [0, 1]], ids=["one trial", "two trials"])
+@pytest.mark.parametrize(
+    ("is_complete", "seed"), [(True, 0), (False, [0, 1])], ids=["complete, one trial", "with gaps, two trials"]
+)
 def test_the_score_is_the_likelihood_less_the_parameters(is_complete: bool, seed: Any) -> None:
     chosen = strategy(refit_every=9, seed=seed)
     x = draw(*chosen.batch_shape, 9, 2)
@@ -168,8 +169,8 @@ def test_a_batch_chooses_once_by_the_mean_score() -> None:
 @pytest.mark.parametrize(
     ("f", "seed"),
     [
-        (one_in_two, 0),
         (with_gaps, 0),
+        pytest.param(one_in_two, 0, marks=pytest.mark.slow),
         pytest.param(slow_and_fast, [0, 1], marks=pytest.mark.slow),
         pytest.param(with_gaps, [0, 1], marks=pytest.mark.slow),
     ],

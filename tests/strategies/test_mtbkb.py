@@ -128,14 +128,14 @@ def test_the_delayed_schedule_draws_once_the_variances_since_then_sum_up_to_the_
 
 @schedules
 def test_many_observations_at_once_do_not_fill_the_dictionary(schedule: str) -> None:
-    x = torch.rand(600, 2, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    x = torch.rand(300, 2, generator=torch.Generator().manual_seed(0), dtype=torch.double)
     at_once = strategy({"choices": CHOICES}, build=KERNELS[4], schedule=schedule)
     at_once.tell(x, objective(x))
     one_by_one = strategy({"choices": CHOICES}, build=KERNELS[4], schedule="delayed")
     for point in x:
         one_by_one.tell(point, objective(point))
     assert at_once.dictionary_size < 3 * one_by_one.dictionary_size
-    assert at_once.num_observations == 600
+    assert at_once.num_observations == 300
 
 
 def test_states_do_not_share_memory_and_broken_ones_are_refused() -> None:
