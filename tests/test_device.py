@@ -502,7 +502,7 @@ def asked(place: Place, kind: Kind, cls: type, q: int = 1, **options: Any) -> An
 
 
 @models_and_bounds
-@pytest.mark.parametrize("way", ["alone", "two of some tasks beside another"])
+@pytest.mark.parametrize("way", [pytest.param("alone", marks=slow), "two of some tasks beside another"])
 @pytest.mark.parametrize(
     "build",
     [icm, general_sum, *(pytest.param(build, marks=slow) for build in PATHS if build not in (icm, general_sum))],
@@ -550,8 +550,8 @@ MODELS: dict[str, Callable[[], dict[str, Any]]] = {
 @pytest.mark.parametrize(
     ("way", "bound"),
     [
-        ("some tasks", "norm"),
         ("two of some tasks beside another", "ellipsoid"),
+        pytest.param("some tasks", "norm", marks=slow),
         pytest.param("some tasks", "ellipsoid", marks=slow),
         pytest.param("two of some tasks beside another", "norm", marks=slow),
         pytest.param("two at a time", "norm", marks=slow),
@@ -576,7 +576,7 @@ def test_no_model_of_ours_makes_it_wait(place: Place, cls: type, bound: str, way
 
 
 @pytest.mark.parametrize("cls", [ExactMultiTaskGP, NystromMultiTaskGP])
-@pytest.mark.parametrize("q", [1, 2])
+@pytest.mark.parametrize("q", [pytest.param(1, marks=slow), 2])
 def test_optimize_acqf(place: Place, dtype: torch.dtype, cls: type, q: int) -> None:
     def scenario(kind: Kind) -> Answers:
         bounds = kind(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double))

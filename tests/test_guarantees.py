@@ -199,7 +199,7 @@ def fit_intervals(
     ("num_tasks", "delta", "noise", "trials", "rounds"),
     [
         (2, 0.1, torch.randn, 60, 25),
-        (6, 0.5, draw_signs, 30, 25),
+        pytest.param(6, 0.5, draw_signs, 30, 25, marks=pytest.mark.slow),
         *(
             pytest.param(n, delta, noise, 200, 100, marks=pytest.mark.slow)
             for n, delta, noise in [

@@ -138,7 +138,7 @@ def expected_bytes(t: int, num_groups: int) -> float:
 
 @pytest.mark.parametrize(
     ("omega", "num_groups", "rounds"),
-    [(0.4, 2, 300), pytest.param(0.0, 1, 5_000, marks=slow), pytest.param(0.4, 2, 1_500, marks=slow)],
+    [(0.4, 2, 300), pytest.param(0.0, 1, 3_000, marks=slow), pytest.param(0.4, 2, 1_500, marks=slow)],
 )
 def test_mtkb(omega: float, num_groups: int, rounds: int) -> None:
     run = in_own_process(MTKB, omega, rounds)
@@ -161,7 +161,7 @@ def test_mtkb(omega: float, num_groups: int, rounds: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "rounds"), [pytest.param("delayed", 4_000, marks=slow), pytest.param("every_round", 1_000, marks=slow)]
+    ("schedule", "rounds"), [pytest.param("delayed", 2_000, marks=slow), pytest.param("every_round", 600, marks=slow)]
 )
 def test_mtbkb(schedule: str, rounds: int) -> None:
     run = in_own_process(MTBKB, 0.4, rounds, schedule=schedule)

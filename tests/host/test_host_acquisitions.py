@@ -451,7 +451,7 @@ GRADIENT_OF_HOST = ["qAnalyticProbabilityOfImprovement"]
 
 
 def list_uses(refused: bool) -> list[Any]:
-    """Return every use with every kind of model that it is for; those of lists are slow."""
+    """Return every use with every kind of model that it is for; other ones than the exact one are slow."""
     kinds = dict.fromkeys(USES, SINGLE + LISTS)
     for name in ENTROPY_OF_ONE:
         kinds[name] = kinds[name] + ONE_TASK
@@ -466,8 +466,7 @@ def list_uses(refused: bool) -> list[Any]:
             if (key in REFUSED) != refused:
                 continue
             marks = [pytest.mark.xfail(strict=True, reason=WRONG[key], raises=AssertionError)] if key in WRONG else []
-            is_fast = kind is EXACT or kind in ONE_TASK or name in FANTASIES + CONDITIONED
-            marks += [] if is_fast and kind not in LISTS + LISTS_OF_ONES else [pytest.mark.slow]
+            marks += [] if kind is EXACT or kind in ONE_TASK else [pytest.mark.slow]
             found.append(pytest.param(name, kind, id=f"{name}-{kind.name}", marks=marks))
     return found
 

@@ -217,7 +217,9 @@ def test_every_task_has_a_noise_of_its_own() -> None:
     assert ((learned > sd / 2) & (learned < 2 * sd)).all()
 
 
-@space
+@pytest.mark.parametrize(
+    "where", [pytest.param(SPACES[0], marks=pytest.mark.slow), SPACES[1]], ids=["bounds", "choices"]
+)
 def test_a_number_of_tasks_is_kernel_enough(where: dict[str, Tensor]) -> None:
     options = {"refit_every": 3, "num_restarts": 2, "raw_samples": 16}
     chosen = run(MTKB(2, **where, **options), 4)

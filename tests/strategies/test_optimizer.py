@@ -84,7 +84,7 @@ def test_it_asks_for_the_largest_improvement(where: dict[str, Tensor], signs: tu
 @everywhere
 def test_runs_continue_bit_for_bit_in_the_design_and_after(where: dict[str, Tensor]) -> None:
     for first in (played(Optimizer(2, **where), 2), after_the_design(next(iter(where)))):
-        second = Optimizer(2, **where)
+        second = Optimizer(2, **where, seed=9)
         first.ask()
         second.load_state_dict(first.state_dict())
         assert torch.equal(first.ask(2), second.ask(2))
