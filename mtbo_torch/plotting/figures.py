@@ -46,7 +46,7 @@ def save_panel(
         if certificates:
             doubt = "" if is_guaranteed else " (b is not a bound here)"
             ax = plot_certificate(curves, certificates, axes["certificates"])
-            ax.set_title(f"certificates of Theorems 2 and 3{doubt}")
+            ax.set_title(f"certificates{doubt}")
         for part in parts:
             axes[part].legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
         if pairs:
