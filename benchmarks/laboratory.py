@@ -12,6 +12,7 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"  # runs are independent: one core each
 
 import argparse
+import logging
 import time
 import warnings
 from collections.abc import Callable
@@ -109,6 +110,7 @@ def run_ax(seed: int) -> pd.DataFrame:
     from ax.api.client import Client
     from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
 
+    logging.getLogger("ax").setLevel(logging.ERROR)  # which tells of every trial
     rows, generator = start(seed)
     client = Client(random_seed=seed)
     client.configure_experiment(
