@@ -452,17 +452,19 @@ class LogAverageImprovement(BeliefAcquisition):
     @t_batch_mode_transform()
     @average_over_ensemble_models
     def _evaluate(self, X: Tensor) -> Tensor:
-        values, incumbent = [], None
-        for i in range(X.shape[-2]):
+        values, q = [], X.shape[-2]
+        for i in range(q):
             belief = self._ask(X[..., i : i + 1, :], X[..., :i, :])
             aim = belief.mapped(self.objectives)
-            incumbent = self._incumbent.to(X) if incumbent is None else incumbent
+            if i == 0:
+                incumbent = self._incumbent.to(X)  # which asking may have renewed
             value = log_improvement(aim.mean, aim.covariance, incumbent)
             if self.constraints is not None:
                 probability = self.constraints.probability(belief.real.mean, belief.real.covariance)
                 value = value + probability.clamp_min(torch.finfo(value.dtype).tiny).log()
             values.append(value.squeeze(-1))
-            incumbent = incumbent.after(aim.mean)
+            if i + 1 < q:
+                incumbent = incumbent.after(aim.mean)
         return torch.logsumexp(torch.stack(values), dim=0) if len(values) > 1 else values[0]
 
     def _get_ready(self, model: MultiTaskGPModel, known: Surrogate) -> Surrogate:
