@@ -81,7 +81,9 @@ def main() -> None:
     ratios = [times["KroneckerMultiTaskGP"][i] / times["ExactMultiTaskGP"][i] for i in range(2)]
     at_least = "at least" if times["KroneckerMultiTaskGP"][1] > PATIENCE else ""
     rows = [(name, f"{one:.3f}", f"{fit:.1f}") for name, (one, fit) in times.items()]
-    rows.append(("KroneckerMultiTaskGP over ExactMultiTaskGP", f"{ratios[0]:.1f}", f"{at_least} {ratios[1]:.1f}".strip()))
+    rows.append(
+        ("KroneckerMultiTaskGP over ExactMultiTaskGP", f"{ratios[0]:.1f}", f"{at_least} {ratios[1]:.1f}".strip())
+    )
     head = (f"t = {T}, n = {N}, d = {D}", "value and gradient (s)", "fit (s)")
     sources = ["benchmarks/learning.py", "mtbo_torch/regression/likelihood.py", "mtbo_torch/models"]
     record("learning", format_rows([head, *rows]), "make bench-learning", sources)

@@ -136,7 +136,9 @@ def _run_git(*arguments: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing; fail if the README is not as the tables are")
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; fail if the README is not as the tables are"
+    )
     check = parser.parse_args().check
     readme = ROOT / "README.md"
     text = readme.read_text()
