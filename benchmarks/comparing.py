@@ -1,4 +1,4 @@
-"""See what ``compare_kernels`` says, of the Jura data and of made-up data: ``make bench-comparing DATA="--data jura.csv"``.
+"""See what ``compare_kernels`` says: ``make bench-comparing DATA="--data jura.csv"``, of the Jura and of made-up data.
 
 The made-up tasks share a known part of their variance; each data set has functions of one input with lengthscale 0.2,
 observed at random points with noise of standard deviation 0.1. It takes about ten minutes.
