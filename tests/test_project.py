@@ -1,4 +1,4 @@
-"""The project itself: the direction of imports, the docstrings, the README's code, the command line."""
+"""The project itself: the direction of imports, the docstrings, the command line, the package."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import ast
 import doctest
 import inspect
 import re
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -14,8 +16,8 @@ import matplotlib as mpl
 import pandas as pd
 import pytest
 
+import mtbo_torch
 from mtbo_torch.cli import main
-from mtbo_torch.problems.paper import OPEN_CHOICES
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "mtbo_torch"
@@ -187,25 +189,37 @@ def test_equations_are_asked_of_names_that_exist() -> None:
     assert not set(WITH_EQUATION) - public_names().keys() - public_members().keys()
 
 
-def readme_blocks() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+def test_public_names_are_found_where_they_are() -> None:
+    assert mtbo_torch._HOME_OF.keys() == set(mtbo_torch.__all__)
+    assert mtbo_torch.kernels.ICMKernel is mtbo_torch.ICMKernel
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        mtbo_torch.nothing  # noqa: B018
 
 
-@pytest.mark.filterwarnings("ignore:Optimization failed")  # at a kink of a Chebyshev scalarization, in Ax
+HOSTS = ("torch", "botorch", "matplotlib", "pandas", "ax", "distributed")
+REGISTRY = "from botorch.acquisition.input_constructors import ACQF_INPUT_CONSTRUCTOR_REGISTRY as registry"
+
+
 @pytest.mark.parametrize(
     "code",
-    # What learns in every round of ten is slow.
-    [pytest.param(code, marks=pytest.mark.slow if "refit_every=1," in code else ()) for code in readme_blocks()],
-    ids=lambda code: code.splitlines()[0],
+    [
+        f"import mtbo_torch, sys; assert not sys.modules.keys() & set({HOSTS})",
+        f"from mtbo_torch import LogAverageImprovement; {REGISTRY}; assert LogAverageImprovement in registry",
+        f"{REGISTRY}; import mtbo_torch; assert 'LogAverageImprovement' in [acqf.__name__ for acqf in registry]",
+    ],
+    ids=["little is loaded", "registered when named", "registered where Ax waits"],
 )
-def test_readme_code_runs(code: str) -> None:
-    exec(compile(code, "README.md", "exec"), {})
+def test_importing(code: str) -> None:
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_readme_lists_what_was_chosen() -> None:
-    text = (ROOT / "README.md").read_text()
-    for what, choice in OPEN_CHOICES:
-        assert f"| {what} | {choice} |" in text
+def test_version_and_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--version"])
+    assert capsys.readouterr().out == f"mtbo_torch {mtbo_torch.__version__}\n"
+    main(["--version", "--environment"])
+    output = capsys.readouterr().out
+    for name in ("mtbo_torch", "Python", "torch", "gpytorch", "botorch", "linear_operator", "GPUs"):
+        assert re.search(rf"^{name}\b", output, flags=re.MULTILINE)
 
 
 def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
