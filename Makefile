@@ -17,8 +17,8 @@ test: $(READY)
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist worksteal
 
-# What `make test` leaves out: the documentation, the package, the slow tests, and some again under torch's other default dtype.
-test-all: $(READY) docs package
+# What `make test` leaves out: the documentation, the slow tests, and some again under torch's other default dtype.
+test-all: $(READY) docs
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist worksteal -m "slow and not cuda"
 	MTBO_TEST_DTYPE=float64 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist worksteal $(OTHER_DEFAULT)
 
@@ -32,6 +32,22 @@ figures: $(READY)
 # Copies the benchmarks' tables into the README, and says which are older than the code they speak of.
 tables: $(READY)
 	$(BIN)/python benchmarks/record.py
+
+# Builds wheel and sdist, installs the wheel into an empty environment, and runs the demo from it.
+package: $(READY)
+	rm -rf dist build/empty
+	$(BIN)/python -m build --no-isolation --outdir dist
+	$(BIN)/python -m venv build/empty
+	build/empty/bin/pip install --quiet --constraint constraints.txt "$$(ls dist/*.whl)[plot]"
+	cd build && empty/bin/mtbo-torch --version --environment && empty/bin/mtbo-torch demo --out demo.png
+
+# The versions that pyproject.toml allows, beside those of constraints.txt: make test-versions VERSIONS="botorch==0.18.0"
+test-versions: $(READY)
+	rm -rf build/versions
+	$(BIN)/python -m venv build/versions
+	build/versions/bin/pip install --quiet --constraint constraints.txt --editable ".[test]"
+	build/versions/bin/pip install --quiet $(VERSIONS)
+	OMP_NUM_THREADS=1 build/versions/bin/pytest -q -n auto --dist worksteal
 
 notebooks: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python notebooks/execute.py

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 import doctest
 import inspect
+import os
 import re
 import subprocess
 import sys
+import tarfile
+import zipfile
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -204,13 +207,50 @@ REGISTRY = "from botorch.acquisition.input_constructors import ACQF_INPUT_CONSTR
     "code",
     [
         f"import mtbo_torch, sys; assert not sys.modules.keys() & set({HOSTS})",
-        f"from mtbo_torch import LogAverageImprovement; {REGISTRY}; assert LogAverageImprovement in registry",
-        f"{REGISTRY}; import mtbo_torch; assert 'LogAverageImprovement' in [acqf.__name__ for acqf in registry]",
+        pytest.param(
+            f"from mtbo_torch import LogAverageImprovement; {REGISTRY}; assert LogAverageImprovement in registry",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            f"{REGISTRY}; import mtbo_torch; assert 'LogAverageImprovement' in [acqf.__name__ for acqf in registry]",
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["little is loaded", "registered when named", "registered where Ax waits"],
 )
 def test_importing(code: str) -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.slow
+def test_the_wheel_and_the_source_are_whole(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True)
+    (wheel,), (source,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+    assert wheel.name == f"mtbo_torch-{mtbo_torch.__version__}-py3-none-any.whl"
+    names = zipfile.ZipFile(wheel).namelist()
+    package = {str(path.relative_to(ROOT)) for path in (*PACKAGE.rglob("*.py"), PACKAGE / "py.typed")}
+    assert {name for name in names if ".dist-info/" not in name} == package
+    metadata = zipfile.ZipFile(wheel).read(next(name for name in names if name.endswith("METADATA"))).decode()
+    required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist") and "extra ==" not in line]
+    assert {line.split()[1].split("<")[0].split(">")[0] for line in required} == {
+        "torch",
+        "gpytorch",
+        "botorch",
+        "linear-operator",
+    }
+    with tarfile.open(source) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"LICENSE", "README.md", "CITATION.cff", "docs/conf.py", "tests/test_project.py", *package} <= inside
+    assert not [name for name in inside if name.startswith(("results", "docs/_build"))]
+    # Wheels can be imported as they are.
+    demo = "import mtbo_torch.cli as c; c.main(['demo', '--trials', '1', '--rounds', '3']); print(c.__file__)"
+    ran = subprocess.run(
+        [sys.executable, "-c", demo], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(wheel)}, capture_output=True
+    )
+    assert ran.returncode == 0, ran.stderr.decode()
+    assert str(wheel) in ran.stdout.decode()
+    assert (tmp_path / "demo.png").exists()
 
 
 def test_version_and_environment(capsys: pytest.CaptureFixture[str]) -> None:
