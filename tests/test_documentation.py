@@ -65,12 +65,12 @@ def test_the_readme_has_the_tables_that_were_recorded() -> None:
     assert fill(text) == text, "Run make tables."
 
 
-def test_every_table_is_shown_and_every_table_shown_is_there() -> None:
+def test_the_pages_show_tables_that_were_recorded() -> None:
     shown = {(page.parent / target).resolve() for page in PAGES for target in INCLUDE.findall(page.read_text())}
-    tables = {path for path in shown if path.parent == record.RESULTS}
+    tables = {path.stem for path in shown if path.parent == record.RESULTS}
+    assert tables
+    assert tables <= load_tables().keys()
     assert all(path.exists() for path in shown)
-    in_readme = set(re.findall(r"<!-- table: (\w+) -->", (ROOT / "README.md").read_text()))
-    assert {path.stem for path in tables} | in_readme == load_tables().keys()
 
 
 @pytest.mark.parametrize("table", load_tables().values(), ids=lambda table: table.name)
