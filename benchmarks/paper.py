@@ -1,4 +1,4 @@
-"""Record the tables and figures of the paper's experiments, from the folder that ``mtbo-torch reproduce`` filled.
+"""Record the tables of the paper's experiments, from the folder that ``mtbo-torch reproduce`` filled.
 
 Run with ``make bench-paper`` (about 15 minutes), with the data of the sensor and soil panels in ``DATA``:
 ``make bench-paper DATA="--sensor-data intel_lab.csv.gz --soil-data jura.csv"``.
@@ -7,13 +7,12 @@ Run with ``make bench-paper`` (about 15 minutes), with the data of the sensor an
 from __future__ import annotations
 
 import argparse
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from record import ROOT, format_rows, record
+from record import format_rows, record
 
 from mtbo_torch.display import format_mean_and_sd
 from mtbo_torch.experiments.algorithms import DEFAULT_ALGORITHMS
@@ -22,7 +21,6 @@ from mtbo_torch.report import give_verdicts, load_facts
 
 COMMAND = "make bench-paper"
 SOURCES = ["mtbo_torch/experiments", "mtbo_torch/strategies", "mtbo_torch/problems", "mtbo_torch/intervals.py"]
-FIGURES = ROOT / "docs" / "figures"
 SWEEPS = ("fig1a", "fig1a-scaled")
 ELLIPSOID = ("MT-KB", "MT-KB-ellipsoid", "MT-BKB", "MT-BKB-ellipsoid", "MOBO")
 MIXTURE = ("MT-KB", "MT-KB-mixture", "MT-BKB-mixture")
@@ -74,9 +72,6 @@ def main() -> None:
     }
     for name, lines in tables.items():
         record(name, lines, COMMAND, SOURCES)
-    FIGURES.mkdir(parents=True, exist_ok=True)
-    for name in facts:
-        shutil.copy(out / name / f"{name}.png", FIGURES)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ html_theme = "furo"
 html_title = f"mtbo_torch {release}"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
+html_show_copyright = False
 html_show_sourcelink = False
 html_copy_source = False
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import matplotlib as mpl
+import paper
 import pytest
 import record
 from record import describe_age, fill, format_rows, load_table, load_tables, record_output
@@ -151,3 +152,12 @@ def test_the_reference_has_every_public_name(package: str) -> None:
     text = "\n".join(path.read_text() for path in (DOCS / "reference").glob("*.md"))
     shown = {name.rpartition(".")[2] for name in re.findall(r"^\.\. auto\w+:: (\S+)", text, flags=re.MULTILINE)}
     assert set(import_module(f"mtbo_torch{package}").__all__) <= shown
+
+
+def test_the_tables_of_the_paper() -> None:
+    regrets = {"average_regret": [0.1, 0.3], "certificate": [0.4, 0.4]}
+    facts = {"fig1b": {"finals": dict.fromkeys((*paper.MIXTURE, "MOBO"), regrets)}}
+    *_, row = paper.tabulate_regrets(facts, ["fig1b"], ["MT-KB"])
+    assert row.split(" | ")[1] == "0.2 ± 0.141 |"
+    *_, row = paper.tabulate_certificates(facts, ["fig1b"])
+    assert row.split(" | ")[1:] == [*["0.2 ± 0.141"] * 4, "2", "2", "2 |"]
