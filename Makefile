@@ -3,8 +3,10 @@ BIN := .venv/bin
 READY := .venv/.ready
 # What is run under torch's other default dtype as well; the whole of tests/ can be.
 OTHER_DEFAULT := tests/test_kernels.py tests/test_models.py tests/test_acquisition.py tests/regression tests/strategies
+PAPER := MT-KB MT-KB-mixture MT-BKB MT-BKB-mixture IT-KB IT-BKB MOBO random Sobol MT-KB-ellipsoid MT-BKB-ellipsoid
 
-.PHONY: demo test test-all notebooks bench bench-nystrom bench-batching bench-learning bench-botorch bench-guarantees bench-laboratory clean
+.PHONY: demo test test-all docs figures tables package test-versions notebooks clean
+.PHONY: bench bench-nystrom bench-batching bench-learning bench-botorch bench-guarantees bench-laboratory bench-paper bench-comparing
 
 demo: $(READY)
 	$(BIN)/mtbo-torch demo
@@ -15,10 +17,37 @@ test: $(READY)
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist worksteal
 
-# What `make test` leaves out: the slow tests, and some again under torch's other default dtype.
-test-all: $(READY)
+# What `make test` leaves out: the documentation, the slow tests, and some again under torch's other default dtype.
+test-all: $(READY) docs
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist worksteal -m "slow and not cuda"
 	MTBO_TEST_DTYPE=float64 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist worksteal $(OTHER_DEFAULT)
+
+# The site is in docs/_build/html; a warning is an error.
+docs: $(READY)
+	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs docs/_build/html
+
+figures: $(READY)
+	$(BIN)/python docs/draw_transfer.py
+
+# Copies the benchmarks' tables into the README, and says which are older than the code they speak of.
+tables: $(READY)
+	$(BIN)/python benchmarks/record.py
+
+# Builds wheel and sdist, installs the wheel into an empty environment, and runs the demo from it.
+package: $(READY)
+	rm -rf dist build/empty
+	$(BIN)/python -m build --no-isolation --outdir dist
+	$(BIN)/python -m venv build/empty
+	build/empty/bin/pip install --quiet --constraint constraints.txt "$$(ls dist/*.whl)[plot]"
+	cd build && empty/bin/mtbo-torch --version --environment && empty/bin/mtbo-torch demo --out demo.png
+
+# The versions that pyproject.toml allows, beside those of constraints.txt: make test-versions VERSIONS="botorch==0.18.0"
+test-versions: $(READY)
+	rm -rf build/versions
+	$(BIN)/python -m venv build/versions
+	build/versions/bin/pip install --quiet --constraint constraints.txt --editable ".[test]"
+	build/versions/bin/pip install --quiet $(VERSIONS)
+	OMP_NUM_THREADS=1 build/versions/bin/pytest -q -n auto --dist worksteal
 
 notebooks: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python notebooks/execute.py
@@ -44,10 +73,18 @@ bench-guarantees: $(READY)
 bench-laboratory: $(READY)
 	$(BIN)/python benchmarks/laboratory.py
 
+# With DATA="--sensor-data ... --soil-data ...", all panels.
+bench-paper: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/mtbo-torch reproduce all $(DATA) --algorithms $(PAPER)
+	$(BIN)/python benchmarks/paper.py
+
+bench-comparing: $(READY)
+	$(BIN)/python benchmarks/comparing.py $(DATA)
+
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[test]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[test,docs]"
 	touch $(READY)
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache docs/_build dist

@@ -19,6 +19,7 @@ from botorch.models import KroneckerMultiTaskGP, ModelListGP, SingleTaskGP
 from botorch.models.transforms import Normalize, Standardize
 from botorch.sampling import SobolQMCNormalSampler
 from gpytorch.kernels import RBFKernel
+from record import format_rows, record
 from torch import Tensor
 
 from mtbo_torch import (
@@ -35,6 +36,7 @@ from mtbo_torch.kernels import MultiTaskKernel
 
 torch.set_default_dtype(torch.double)
 DIMENSION, POINTS = 4, 512
+SOURCES = ["benchmarks/exact.py", "mtbo_torch/regression", "mtbo_torch/acquisition.py", "mtbo_torch/improvement.py"]
 
 
 def make_data(t: int, n: int) -> tuple[Tensor, Tensor]:
@@ -239,12 +241,16 @@ LINES: list[tuple[str, Callable[[], tuple[str, float]], str, float]] = [
 def main() -> None:
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, float64, d = {DIMENSION}")
     print(f"{'':<60}{'measured':>40}{'ratio':>9}{'bound':>10}")
-    missed = 0
+    missed, rows = 0, []
     for name, measure, sign, bound in LINES:
         text, value = measure()
         holds = value <= bound if sign == "<=" else value >= bound
         missed += not holds
+        rows.append((name, text, f"{value:.3g}"))
         print(f"{name:<60}{text:>40}{value:>9.2f}{sign:>5} {bound:<5g}{'' if holds else '  MISSED'}", flush=True)
+    record("speed", format_rows([("", "measured", "ratio"), *rows]), "make bench", SOURCES)
+    peers = [(name, ratio) for name, _, ratio in rows if name.startswith(("Kronecker", "ModelList", "qLogNEHVI"))]
+    record("speed_botorch", format_rows([("BoTorch's time over ours", "ratio"), *peers]), "make bench", SOURCES)
     sys.exit(1 if missed else 0)
 
 

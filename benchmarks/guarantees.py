@@ -26,6 +26,7 @@ from unittest.mock import patch
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
+from record import record_output
 from torch import Tensor
 from tqdm import tqdm
 
@@ -54,6 +55,7 @@ DELTAS = (0.1, 0.5)
 PROVED = ("MT-KB", "MT-KB-ellipsoid", "MT-BKB")
 ALGORITHMS = (*PROVED, "MT-BKB, q = 3")
 WITH_INTERVALS = ("MT-KB-mixture", "MT-BKB-mixture")
+SOURCES = ("benchmarks/guarantees.py", "mtbo_torch/confidence.py", "mtbo_torch/intervals.py", "mtbo_torch/strategies")
 # A share that is less probable than this is a miss.
 RARE = 1e-3
 # The relative rounding error where a bound is attained.
@@ -393,15 +395,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=200)
     trials = parser.parse_args().trials
-    missed = print_shares(list_problems(trials))
-    print()
-    print_broken(list_problems(trials))
-    print()
-    missed += print_intervals(list_interval_problems(trials))
-    print()
-    print_broken_intervals(list_interval_problems(trials))
-    print()
-    missed += print_doubts(trials)
+    parts: dict[str, Callable[[], int | None]] = {
+        "radii": lambda: print_shares(list_problems(trials)),
+        "broken_radii": lambda: print_broken(list_problems(trials)),
+        "intervals": lambda: print_intervals(list_interval_problems(trials)),
+        "broken_intervals": lambda: print_broken_intervals(list_interval_problems(trials)),
+        "doubts": lambda: print_doubts(trials),
+    }
+    missed = 0
+    for name, print_part in parts.items():
+        with record_output(f"guarantees_{name}", "make bench-guarantees", SOURCES):
+            missed += print_part() or 0
     sys.exit(1 if missed else 0)
 
 
@@ -492,7 +496,7 @@ def print_intervals(settings: list[Problem]) -> int:
 
 
 def print_broken_intervals(settings: list[Problem], delta: float = 0.5, rounds: int = 100) -> None:
-    """Print the shares of the runs in which f lies outside wrong intervals, and whether that says they are wrong."""
+    """Print how often f lies outside wrong intervals, and whether that says they are wrong."""
     names = ("RKHS, 2 tasks", "one point, noise", "two points, norm")
     shown = [problem for problem in settings if problem.title in names]
     print(f"{f'outside, delta = {delta}':<44}" + "".join(f"{problem.title:>20}" for problem in shown))

@@ -19,6 +19,7 @@ from timing import to_ms  # isort: skip - sets the environment before torch is l
 
 import torch
 from gpytorch.kernels import RBFKernel
+from record import format_rows, record
 from torch import Tensor
 from tqdm import tqdm
 
@@ -101,13 +102,13 @@ def play_round(strategy: MTBKB | MTKB, values: Tensor) -> float:
     return asked + time.perf_counter() - start
 
 
-def print_table(run: Run) -> ExactMultiTaskGP | None:
-    """Print one line per snapshot; return the exact model of the last snapshot that has one."""
+def print_table(run: Run) -> tuple[ExactMultiTaskGP | None, list[tuple[str, ...]]]:
+    """Print one line per snapshot; return the exact model of the last one that has one, and the lines' cells."""
     print(
         f"{run.bound:<8}{'t':>8}{'m_t':>6}{'draws':>7}{'round (ms)':>12}{'draw (ms)':>11}{'total (s)':>11}{'GB':>6}"
         f"{'ratio to exact':>20}"
     )
-    exact = None
+    exact, rows = None, []
     for t, (size, gigabytes, state) in run.snapshots.items():
         window = (max(0, t - max(50, t // 10)), t)
         usual, draw = (1e3 * run.median(*window, drew=drew) for drew in (False, True))
@@ -118,11 +119,13 @@ def print_table(run: Run) -> ExactMultiTaskGP | None:
             smallest, largest, exact = find_worst_ratios(again, run.f, run.choices)
             text = f"{smallest:.3f} to {largest:.3f}"
         draws, total = sum(run.drew[:t]), sum(run.seconds[:t])
+        numbers = (f"{t:,}", f"{size}", f"{draws}", f"{usual:.1f}", f"{draw:.0f}", f"{total:.0f}", f"{gigabytes:.2f}")
+        rows.append((run.bound, *numbers, text or "the exact model is too large"))
         print(
             f"{t:>16}{size:>6}{draws:>7}{usual:>12.2f}{draw:>11.1f}{total:>11.1f}{gigabytes:>6.2f}{text:>20}",
             flush=True,
         )
-    return exact
+    return exact, rows
 
 
 def main() -> None:
@@ -138,7 +141,7 @@ def main() -> None:
             run.play(is_snapshot=t in snapshots)
     peak = measure_memory()
 
-    exact, _ = (print_table(run) for run in runs)
+    (exact, rows), (_, others) = (print_table(run) for run in runs)
     run, other = runs
     lines = [
         ("total seconds", sum(run.seconds), "<=", 600.0),
@@ -156,6 +159,12 @@ def main() -> None:
         for name, drew, bound in (("rounds", False, 0.2), ("rounds with a draw", True, 1.0)):
             growth = math.log(run.median(*late, drew=drew) / run.median(*early, drew=drew)) / stretch
             lines.append((f"exponent of the cost from 10,000 rounds on, {name}", growth, "<=", bound))
+    head = ("bound", "t", "dictionary", "draws so far", "a round (ms)", "a draw (ms)", "total (s)", "memory (GB)")
+    sources = ["benchmarks/nystrom.py", "mtbo_torch/regression/nystrom.py", "mtbo_torch/strategies/budgeted.py"]
+    table = format_rows([(*head, "norm over the exact norm, worst of all choices"), *rows, *others])
+    record("many_rounds", table, "make bench-nystrom", sources)
+    ratios = format_rows([("", "measured"), *[(name, f"{value:.3g}") for name, value, _, _ in lines]])
+    record("many_rounds_ratios", ratios, "make bench-nystrom", sources)
     missed = 0
     for name, value, sign, bound in lines:
         holds = value <= bound if sign == "<=" else value >= bound

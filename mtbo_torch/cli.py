@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
 from botorch.utils.multi_objective.pareto import is_non_dominated
 from torch import Tensor
 
+from mtbo_torch import __version__
 from mtbo_torch.display import format_mean_and_sd, format_text_table, progress_bar
 from mtbo_torch.experiments.algorithms import ALGORITHMS, DEFAULT_ALGORITHMS, resolve_names
 from mtbo_torch.experiments.panels import PANELS, Settings, build_instances
@@ -21,14 +24,23 @@ from mtbo_torch.experiments.runner import Part, Run, join
 from mtbo_torch.problems import load_sensors, load_soil, paper
 from mtbo_torch.report import REGRET_NAMES, give_verdicts, load_facts, write_index, write_panel
 
+OPTIONAL = ("matplotlib", "pandas", "tqdm", "ax-platform", "distributed", "optuna")
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="mtbo-torch", description="Multi-task Bayesian optimization with guarantees.")
-    commands = parser.add_subparsers(dest="command", required=True)
+    parser.add_argument("--version", action="store_true", help="say the version, and stop")
+    parser.add_argument("--environment", action="store_true", help="say what it runs on, for a bug report, and stop")
+    commands = parser.add_subparsers(dest="command")
     _add_demo(commands.add_parser("demo", help="optimize two correlated tasks and plot the result"))
     _add_reproduce(commands.add_parser("reproduce", help="run the paper's experiments", epilog=_list_panels()))
     options = parser.parse_args(arguments)
+    if options.version or options.environment:
+        print(f"mtbo_torch {__version__}", *(describe_environment() if options.environment else ()), sep="\n")
+        return
+    if options.command is None:
+        parser.error("a command is required: demo or reproduce")
     try:
         if importlib.util.find_spec("matplotlib") is None:
             raise ValueError("The figures need matplotlib, got none. Install mtbo_torch[plot].")
@@ -41,6 +53,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.exit(2, f"mtbo-torch: {error.filename or options.out} cannot be used: {error.strerror or error}.\n")
     except ValueError as error:
         parser.exit(2, f"mtbo-torch: {error}\n")
+
+
+def describe_environment() -> Iterator[str]:
+    """Return the lines that a bug report should have: versions, platform and devices."""
+    yield f"Python {platform.python_version()} on {platform.platform()}"
+    for name in ("torch", "gpytorch", "linear_operator", "botorch", *OPTIONAL):
+        try:
+            yield f"{name} {version(name)}"
+        except PackageNotFoundError:
+            yield f"{name} is not installed"
+    devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    yield f"{torch.get_num_threads()} threads, default dtype {torch.get_default_dtype()}"
+    yield f"GPUs: {', '.join(devices) or 'none'}"
 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:

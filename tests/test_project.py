@@ -1,11 +1,16 @@
-"""The project itself: the direction of imports, the docstrings, the README's code, the command line."""
+"""The project itself: the direction of imports, the docstrings, the command line, the package."""
 
 from __future__ import annotations
 
 import ast
 import doctest
 import inspect
+import os
 import re
+import subprocess
+import sys
+import tarfile
+import zipfile
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -14,8 +19,8 @@ import matplotlib as mpl
 import pandas as pd
 import pytest
 
+import mtbo_torch
 from mtbo_torch.cli import main
-from mtbo_torch.problems.paper import OPEN_CHOICES
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "mtbo_torch"
@@ -187,25 +192,74 @@ def test_equations_are_asked_of_names_that_exist() -> None:
     assert not set(WITH_EQUATION) - public_names().keys() - public_members().keys()
 
 
-def readme_blocks() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+def test_public_names_are_found_where_they_are() -> None:
+    assert mtbo_torch._HOME_OF.keys() == set(mtbo_torch.__all__)
+    assert mtbo_torch.kernels.ICMKernel is mtbo_torch.ICMKernel
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        mtbo_torch.nothing  # noqa: B018
 
 
-@pytest.mark.filterwarnings("ignore:Optimization failed")  # at a kink of a Chebyshev scalarization, in Ax
+HOSTS = ("torch", "botorch", "matplotlib", "pandas", "ax", "distributed")
+REGISTRY = "from botorch.acquisition.input_constructors import ACQF_INPUT_CONSTRUCTOR_REGISTRY as registry"
+
+
 @pytest.mark.parametrize(
     "code",
-    # What learns in every round of ten is slow.
-    [pytest.param(code, marks=pytest.mark.slow if "refit_every=1," in code else ()) for code in readme_blocks()],
-    ids=lambda code: code.splitlines()[0],
+    [
+        f"import mtbo_torch, sys; assert not sys.modules.keys() & set({HOSTS})",
+        pytest.param(
+            f"from mtbo_torch import LogAverageImprovement; {REGISTRY}; assert LogAverageImprovement in registry",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            f"{REGISTRY}; import mtbo_torch; assert 'LogAverageImprovement' in [acqf.__name__ for acqf in registry]",
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["little is loaded", "registered when named", "registered where Ax waits"],
 )
-def test_readme_code_runs(code: str) -> None:
-    exec(compile(code, "README.md", "exec"), {})
+def test_importing(code: str) -> None:
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_readme_lists_what_was_chosen() -> None:
-    text = (ROOT / "README.md").read_text()
-    for what, choice in OPEN_CHOICES:
-        assert f"| {what} | {choice} |" in text
+@pytest.mark.slow
+def test_the_wheel_and_the_source_are_whole(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True)
+    (wheel,), (source,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+    assert wheel.name == f"mtbo_torch-{mtbo_torch.__version__}-py3-none-any.whl"
+    names = zipfile.ZipFile(wheel).namelist()
+    package = {str(path.relative_to(ROOT)) for path in (*PACKAGE.rglob("*.py"), PACKAGE / "py.typed")}
+    assert {name for name in names if ".dist-info/" not in name} == package
+    metadata = zipfile.ZipFile(wheel).read(next(name for name in names if name.endswith("METADATA"))).decode()
+    required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist") and "extra ==" not in line]
+    assert {line.split()[1].split("<")[0].split(">")[0] for line in required} == {
+        "torch",
+        "gpytorch",
+        "botorch",
+        "linear-operator",
+    }
+    with tarfile.open(source) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"LICENSE", "README.md", "CITATION.cff", "docs/conf.py", "tests/test_project.py", *package} <= inside
+    assert not [name for name in inside if name.startswith(("results", "docs/_build"))]
+    # Wheels can be imported as they are.
+    demo = "import mtbo_torch.cli as c; c.main(['demo', '--trials', '1', '--rounds', '3']); print(c.__file__)"
+    ran = subprocess.run(
+        [sys.executable, "-c", demo], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(wheel)}, capture_output=True
+    )
+    assert ran.returncode == 0, ran.stderr.decode()
+    assert str(wheel) in ran.stdout.decode()
+    assert (tmp_path / "demo.png").exists()
+
+
+def test_version_and_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--version"])
+    assert capsys.readouterr().out == f"mtbo_torch {mtbo_torch.__version__}\n"
+    main(["--version", "--environment"])
+    output = capsys.readouterr().out
+    for name in ("mtbo_torch", "Python", "torch", "gpytorch", "botorch", "linear_operator", "GPUs"):
+        assert re.search(rf"^{name}\b", output, flags=re.MULTILINE)
 
 
 def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

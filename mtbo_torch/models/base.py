@@ -470,7 +470,7 @@ class MultiTaskGPModel(ExactGP, BatchedMultiOutputGPyTorchModel, FantasizeMixin,
 
     @property
     def custom_fit(self) -> Any:
-        """BoTorch's hook for a fit of our own: there if nothing is to be learned, and then nothing is done."""
+        """Leave a model alone in which nothing is to be learned; BoTorch's hook for fits."""
         if any(parameter.requires_grad for parameter in self.parameters()):
             raise AttributeError("custom_fit")
         return _leave_alone

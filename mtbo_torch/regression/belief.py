@@ -78,7 +78,7 @@ class Belief:
 
     @property
     def real(self) -> Belief:
-        """The belief that the mean is from: without what is imagined, or taken for the truth."""
+        """The belief that the mean is from, without what is imagined or taken for the truth."""
         return self
 
     def given(self, noise: Tensor, count: int = 1) -> Belief:

@@ -1,0 +1,83 @@
+"""The settings of the documentation: ``make docs``."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from docutils.nodes import Element
+from pygments.lexers.special import TextLexer
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.highlighting import lexers
+from sphinx.util.nodes import make_refnode
+
+import mtbo_torch
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+
+project = "mtbo_torch"
+author = "the mtbo_torch developers"
+release = version = mtbo_torch.__version__
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx-mathjax-offline"]
+exclude_patterns = ["_build"]
+
+html_theme = "furo"
+html_title = f"mtbo_torch {release}"
+html_static_path = ["_static"]
+html_css_files = ["custom.css"]
+html_show_copyright = False
+html_show_sourcelink = False
+html_copy_source = False
+
+# Notebooks are shown as they are stored.
+nb_execution_mode = "off"
+myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
+myst_heading_anchors = 3
+suppress_warnings = ["mystnb.unknown_mime_type"]
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+autodoc_inherit_docstrings = False
+napoleon_use_ivar = True
+
+# Graphs stay as their text: drawing them would load a script from elsewhere.
+lexers["mermaid"] = TextLexer()
+
+# Sphinx wants its sources in one place.
+shutil.copytree(
+    ROOT / "notebooks",
+    HERE / "notebooks",
+    ignore=shutil.ignore_patterns("*.py", "*.pyc", "results", "__pycache__", ".*"),
+    dirs_exist_ok=True,
+)
+
+# What the hosts define is not here; their documentation is online, and the build is not.
+nitpick_ignore_regex = [
+    ("py:.*", r"(torch|gpytorch|botorch|linear_operator|pandas|pd|matplotlib|collections|abc|typing)\b.*"),
+    ("py:.*", r"Tensor|UnsupportedError|ModelFittingError"),
+    # Parts of the regressions that are not public.
+    (
+        "py:.*",
+        r"(mtbo_torch\.regression\.)?(\w+\.)?(Growth|GroupedKernel|InverseCholesky|Missing|Seen|Spectrum|Subspace)",
+    ),
+    ("py:.*", r"mtbo_torch\.regression\.kronecker\.TaskKernels|regression|restore_inputs"),
+]
+
+
+def find_by_last_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: Element) -> Element | None:
+    """Return the link for a name that a docstring gives as its own module knows it, such as ``exact_radius``."""
+    if node.get("refdomain") != "py":
+        return None
+    objects = env.domains.python_domain.objects
+    for ending in (node["reftarget"], node["reftarget"].rpartition(".")[2]):
+        for name, entry in objects.items():
+            if name.endswith(f".{ending}"):
+                return make_refnode(app.builder, node["refdoc"], entry.docname, entry.node_id, content, name)
+    return None
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("missing-reference", find_by_last_name)
