@@ -1,8 +1,8 @@
 """Compare the default method and its rivals on BoTorch's problems, all kernels learned: ``make bench-botorch``.
 
 Every run has the same first points, the same noise and the same number of evaluations. Finished runs are stored and not
-repeated, so the command can be stopped at any time. It writes a table, and with ``--picture`` curves over evaluations.
-Optuna takes part if it is installed.
+repeated, so the command can be stopped at any time, and continued on another machine. It records a table and a picture
+of curves over evaluations of all runs that are stored. Optuna takes part if it is installed.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from botorch.test_functions.multi_objective import (
     VehicleSafety,
 )
 from gpytorch.kernels import RBFKernel
+from record import ROOT, format_rows, record
 from torch import Tensor
 
 from mtbo_torch import MTKB, ChebyshevScalarization, ICMKernel, InverseUniformWeights, Optimizer
@@ -78,7 +79,14 @@ PROBLEMS: dict[str, Callable[[], MultiObjectiveTestProblem]] = MAIN | {
 OWN_NOISE = {"RKHS-2": 0.1, "RKHS-4": 0.1}
 MOST_EXACT = 4  # objectives; with more, the hypervolume is estimated
 BAYES_WEIGHTS, DENSE_SAMPLE, HYPERVOLUME_SAMPLE = 200, 2**14, 2**16
-PEER = "qLogNEHVI"
+PEERS = ("qLogNEHVI", "qLogNEHVI, modest")
+FIRST_TUNING_SEED = 100
+SOURCES = (
+    "benchmarks/botorch_problems.py",
+    "mtbo_torch/strategies",
+    "mtbo_torch/improvement.py",
+    "mtbo_torch/kernels.py",
+)
 
 
 class Asked(Protocol):
@@ -145,7 +153,7 @@ def can_run(name: str, algorithm: str) -> bool:
     """Return False for what takes hours, boxes of the hypervolume with many objectives, and for what is missing."""
     if algorithm == "Optuna" and importlib.util.find_spec("optuna") is None:
         return False
-    return algorithm not in (PEER, "qLogNEHVI, modest", "Optuna") or build(name).num_objectives <= MOST_EXACT
+    return algorithm not in (*PEERS, "Optuna") or build(name).num_objectives <= MOST_EXACT
 
 
 @cache
@@ -194,7 +202,8 @@ def run(name: str, algorithm: str, seed: int, rounds: int, noise: float) -> dict
         seconds += time.process_time() - started
         points.append(x)
     job = {"problem": name, "algorithm": algorithm, "seed": seed, "rounds": rounds, "noise": noise}
-    return job | {"seconds": seconds / rounds, "X": torch.cat(points).tolist()}
+    X = [[float(f"{value:.6g}") for value in point] for point in torch.cat(points).tolist()]
+    return job | {"seconds": round(seconds / rounds, 3), "X": X}
 
 
 def load(path: Path) -> list[dict[str, Any]]:
@@ -263,11 +272,13 @@ def format_spread(values: list[float]) -> str:
     return f"{numbers.mean():.3f} ± {numbers.std(correction=0):.3f}"
 
 
-def show(runs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Print a Markdown table; return the curves of each problem and algorithm."""
-    print("| problem | algorithm | runs | hypervolume share | Bayes regret | seconds per round | qLogNEHVI's over it |")
-    print("|---|---|---|---|---|---|---|")
-    curves: dict[str, dict[str, Any]] = {}
+HEAD = ["problem", "algorithm", "runs", "hypervolume share", "Bayes regret", "seconds per round", "qLogNEHVI's over it"]
+Curves = dict[str, dict[str, list[tuple[list[float], list[float]]]]]
+
+
+def judge_runs(runs: list[dict[str, Any]]) -> tuple[list[list[str]], Curves]:
+    """Return the rows of a table, and the curves of each problem and algorithm."""
+    rows, curves = [HEAD], Curves()
     for name in PROBLEMS:
         mine = [run for run in runs if run["problem"] == name]
         if not mine:
@@ -275,19 +286,17 @@ def show(runs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
         judge = Judge(name, mine)
         times = {a: [run["seconds"] for run in mine if run["algorithm"] == a] for a in ALGORITHMS}
         mean = {a: sum(values) / len(values) for a, values in times.items() if values}
+        peer = next((mean[a] for a in PEERS if a in mean), None)
         for algorithm in mean:
             own = [judge.follow(i) for i, run in enumerate(mine) if run["algorithm"] == algorithm]
             curves.setdefault(name, {})[algorithm] = own
-            ratio = f"{mean[PEER] / mean[algorithm]:.1f}" if PEER in mean and algorithm not in (PEER, "Sobol") else ""
-            print(
-                f"| {name} | {algorithm} | {len(own)} | {format_spread([shares[-1] for shares, _ in own])} "
-                f"| {format_spread([regrets[-1] for _, regrets in own])} | {mean[algorithm]:.2f} | {ratio} |",
-                flush=True,
-            )
-    return curves
+            found, regret = (format_spread([curve[i][-1] for curve in own]) for i in (0, 1))
+            ratio = "" if peer is None or algorithm in (*PEERS, "Sobol") else f"{peer / mean[algorithm]:.1f}"
+            rows.append([name, algorithm, str(len(own)), found, regret, f"{mean[algorithm]:.2f}", ratio])
+    return rows, curves
 
 
-def draw(curves: dict[str, dict[str, Any]], path: Path) -> None:
+def draw(curves: Curves, path: Path) -> None:
     """Save a picture: hypervolume over evaluations, mean and standard deviation."""
     from matplotlib.figure import Figure
 
@@ -311,44 +320,75 @@ def draw(curves: dict[str, dict[str, Any]], path: Path) -> None:
     print(f"Saved {path}.")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--problems", nargs="+", default=list(MAIN), choices=[*PROBLEMS, "all"], metavar="NAME")
-    parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS), choices=ALGORITHMS, metavar="NAME")
-    parser.add_argument("--noise", type=float, default=0.0, help="in shares of each task's standard deviation")
-    parser.add_argument("--rounds", type=int, default=25, help="evaluations after the first 2 (d + 1)")
-    parser.add_argument("--seeds", type=int, default=5, help="number of seeds")
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=2, help="number of processes")
-    parser.add_argument("--out", type=Path, default=Path("results/botorch_problems.jsonl"))
-    parser.add_argument("--picture", type=Path, help="where to save curves")
-    options = parser.parse_args()
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    problems = list(PROBLEMS) if "all" in options.problems else options.problems
-    seeds = range(options.first_seed, options.first_seed + options.seeds)
-    jobs = [(p, a, s) for s in seeds for p in problems for a in options.algorithms if can_run(p, a)]
+def summarize(curves: Curves, rows: list[list[str]]) -> list[list[str]]:
+    """Return the rows of a short table: mean shares, and how much longer a round of qLogNEHVI takes than one of ours.
 
-    def identify(run: dict[str, Any]) -> tuple[str, str, int] | None:
-        same = run["rounds"] == options.rounds and run.get("noise") == options.noise
-        return (run["problem"], run["algorithm"], run["seed"]) if same else None
+    An asterisk marks modest settings, where no run has the usual ones.
+    """
+    columns = {"Optimizer": ("Optimizer",), "qLogNEHVI": PEERS}
+    columns |= {"qLogNParEGO": ("qLogNParEGO", "qLogNParEGO, modest"), "Sobol": ("Sobol",)}
+    ratios = {name: ratio for name, algorithm, *_, ratio in rows if algorithm == "Optimizer"}
+    table = [["hypervolume share", *columns, "qLogNEHVI's time over ours"]]
+    for name, of_algorithm in curves.items():
+        cells = [name]
+        for names in columns.values():
+            found = next((algorithm for algorithm in names if algorithm in of_algorithm), None)
+            if found is None:
+                cells.append("")
+                continue
+            last = [shares[-1] for shares, _ in of_algorithm[found]]
+            cells.append(f"{sum(last) / len(last):.3f}{'*' if found.endswith('modest') else ''}")
+        table.append([*cells, ratios.get(name, "")])
+    return table
 
-    stored = {identify(run): run for run in load(options.out)}
-    runs = [stored[job] for job in jobs if job in stored]
+
+def run_all(jobs: list[tuple[str, str, int]], options: argparse.Namespace) -> None:
+    """Run and store what is not stored yet."""
+    stored = {(run["problem"], run["algorithm"], run["seed"]) for run in load_alike(options)}
     wanted = [job for job in jobs if job not in stored]
     with (
         ProcessPoolExecutor(options.workers) as pool,
         progress_bar(len(jobs), "runs", "run") as bar,
         options.out.open("a") as file,
     ):
-        bar.update(len(runs))
+        bar.update(len(jobs) - len(wanted))
         for future in as_completed([pool.submit(run, *job, options.rounds, options.noise) for job in wanted]):
-            runs.append(future.result())
-            file.write(json.dumps(runs[-1]) + "\n")
+            file.write(json.dumps(future.result()) + "\n")
             file.flush()
             bar.update(1)
-    curves = show(runs)
-    if options.picture:
-        draw(curves, options.picture)
+
+
+def load_alike(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Load the finished runs with the same noise and number of rounds."""
+    wanted = (options.rounds, options.noise)
+    return [run for run in load(options.out) if (run["rounds"], run["noise"]) == wanted]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--problems", nargs="+", default=list(MAIN), choices=[*PROBLEMS, "all"], metavar="NAME")
+    parser.add_argument("--algorithms", nargs="*", default=list(ALGORITHMS), choices=ALGORITHMS, metavar="NAME")
+    parser.add_argument("--noise", type=float, default=0.0, help="in shares of each task's standard deviation")
+    parser.add_argument("--rounds", type=int, default=25, help="evaluations after the first 2 (d + 1)")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds")
+    parser.add_argument("--first-seed", type=int, default=0, help="seeds from 100 on are for tuning, and not recorded")
+    parser.add_argument("--workers", type=int, default=2, help="number of processes")
+    parser.add_argument("--record", action="store_true", help="run nothing, record what is stored")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "botorch_problems.jsonl")
+    options = parser.parse_args()
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    problems = list(PROBLEMS) if "all" in options.problems else options.problems
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    if not options.record:
+        run_all([(p, a, s) for s in seeds for p in problems for a in options.algorithms if can_run(p, a)], options)
+    rows, curves = judge_runs([run for run in load_alike(options) if run["seed"] < FIRST_TUNING_SEED])
+    lines = format_rows(rows)
+    print("\n".join(lines))
+    suffix = "_noisy" if options.noise else ""
+    command = "make bench-botorch" + (f' OPTIONS="--noise {options.noise} --rounds {options.rounds}"' if suffix else "")
+    record(f"botorch_problems{suffix}", lines, command, SOURCES)
+    record(f"botorch_summary{suffix}", format_rows(summarize(curves, rows)), command, SOURCES)
+    draw(curves, ROOT / "docs" / "figures" / f"botorch_problems{suffix}.png")
 
 
 if __name__ == "__main__":
