@@ -42,7 +42,7 @@ bench-guarantees: $(READY)
 	$(BIN)/python benchmarks/guarantees.py
 
 bench-laboratory: $(READY)
-	$(BIN)/python benchmarks/laboratory.py
+	$(BIN)/python benchmarks/laboratory.py --save benchmarks/results/laboratory.md
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
