@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mtbo_torch.checks import require_finite
 from mtbo_torch.models.learning import count_facts, learn_kernel, score_kernel, standardize
-from mtbo_torch.models.noise import observe_noise, set_noise, usual_noise_of
+from mtbo_torch.models.noise import MIN_LEARNED_NOISE, observe_noise, set_noise, usual_noise_of
 from mtbo_torch.strategies.base import Observations
 from mtbo_torch.surrogate import IDENTITY, Surrogate, Units
 
@@ -207,17 +207,18 @@ class LearnedKernel(KnownKernel):
         return self.append(known, told, count)
 
     def find_own_noise(self, known: Knowledge, sd: Tensor) -> Tensor | None:
-        units, usual, variances = known.surrogate.units, known.noise.unsqueeze(-2), sd.square()
-        if ((units.scale_variances(variances) == usual) | sd.isnan()).all():
+        units, usual = known.surrogate.units, known.noise.unsqueeze(-2)
+        variances = _scale_noise(units, sd)
+        if ((variances == usual) | sd.isnan()).all():
             return None
-        return torch.where(sd.isnan(), units.restore_variances(usual), variances)
+        return units.restore_variances(torch.where(sd.isnan(), usual, variances))
 
     def _refit(self, known: Knowledge, told: Observations) -> Knowledge:
         """Return what is known of the kernels learned anew, before the first observation."""
         units, count = self._find_units(told.Y), told.count
         # From where the last refit ended; once the data have doubled, from the start again.
         is_fresh = count >= 2 * known.fresh_at
-        scaled = (units.scale_points(told.X), units.scale_values(told.Y), units.scale_variances(told.sd.square()))
+        scaled = (units.scale_points(told.X), units.scale_values(told.Y), _scale_noise(units, told.sd))
         fitted = {name: self._fit(name, known.candidates[name], *scaled, is_fresh) for name in self.kernels}
         candidates = {name: fitted[name] or replace(known.candidates[name], score=math.nan) for name in fitted}
         scores = {name: one.score for name, one in fitted.items() if one is not None}
@@ -259,6 +260,13 @@ def choose(scores: Mapping[str, float], current: str) -> str:
     best = max(scores, key=lambda name: -math.inf if math.isnan(scores[name]) else scores[name])
     lead = scores[best] - scores.get(current, -math.inf)
     return current if lead <= SMALLEST_LEAD else best
+
+
+def _scale_noise(units: Units, sd: Tensor) -> Tensor:
+    """Return standard deviations of noise as variances inside, at least as large as can be told from none."""
+    least = min(torch.finfo(sd.dtype).eps ** 0.5, MIN_LEARNED_NOISE)
+    scale = sd.new_ones(()) if units.scale is None else units.scale
+    return (sd / scale).square().clamp_min(least)
 
 
 def _restore(candidate: Candidate, memory: dict[str, Any], X: Tensor) -> Candidate:
