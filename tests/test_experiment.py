@@ -64,6 +64,21 @@ def test_from_table_to_table() -> None:
     assert "Pd, Ni, Cu" in experiment._repr_html_()
 
 
+@pytest.mark.slow
+def test_fifteen_lines_lead_from_table_to_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = Path(__file__).parent.parent / "docs/guides/tables.md"
+    laboratory, lines = re.findall(r"```python\n(.*?)```", guide.read_text(), flags=re.DOTALL)[:2]
+    assert len([line for line in lines.splitlines() if line.strip()]) <= 15
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(laboratory, names)
+    exec(lines, names)
+    found = pd.read_csv("all.csv")
+    assert list(found.columns) == [*names["inputs"], *names["tasks"]]
+    assert len(found) == 14
+    assert int(found.isna().sum().sum()) == 1
+
+
 def test_the_order_of_columns_and_strangers_do_not_matter() -> None:
     rows = make_rows(12)
     plain, other = Experiment(INPUTS, TASKS), Experiment(INPUTS, TASKS)

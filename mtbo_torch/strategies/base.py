@@ -384,7 +384,7 @@ class Strategy(ABC):
         rows = [["Pareto-optimal", *self.space.input_names[:inputs], *self.goal.label_tasks()[:tasks]]]
         shown = best[:MOST_ROWS]
         for i, x, y in zip(shown.tolist(), self.space.format_points(X[shown]), Y[shown].tolist(), strict=True):
-            rows.append([f"observation {i + 1}", *x[:inputs], *[f"{value:.4g}" for value in y[:tasks]]])
+            rows.append([f"row {i}", *x[:inputs], *[f"{value:.4g}" for value in y[:tasks]]])
         if len(best) > MOST_ROWS:
             rows.append([f"and {len(best) - MOST_ROWS} more", *[""] * (inputs + tasks)])
         return headline, rows
