@@ -71,7 +71,7 @@ bench-guarantees: $(READY)
 	$(BIN)/python benchmarks/guarantees.py
 
 bench-laboratory: $(READY)
-	$(BIN)/python benchmarks/laboratory.py
+	$(BIN)/python benchmarks/laboratory.py --save benchmarks/results/laboratory.md
 
 # With DATA="--sensor-data ... --soil-data ...", all panels.
 bench-paper: $(READY)

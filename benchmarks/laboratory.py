@@ -13,10 +13,12 @@ os.environ["OMP_NUM_THREADS"] = "1"  # runs are independent: one core each
 
 import argparse
 import logging
+import sys
 import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -166,20 +168,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
+    parser.add_argument("--workers", type=int, default=1, help="how many runs go side by side, one core each")
+    parser.add_argument("--save", type=Path, help="the file to write the table to")
     options = parser.parse_args()
     best = measure(draw_rows(20_000, seed=0))
-    with ProcessPoolExecutor(2) as pool:
-        jobs = [pool.submit(run, name, seed) for seed in range(options.seeds) for name in options.ways]
-        done = [job.result() for job in jobs]
-    print(
-        "| way | " + " | ".join(f"seed {seed}" for seed in range(options.seeds)) + " | mean | seconds per evaluation |"
-    )
-    print("|---|" + "---|" * (options.seeds + 2))
+    done = []
+    with ProcessPoolExecutor(options.workers) as pool:
+        jobs = [pool.submit(run, name, seed) for name in options.ways for seed in range(options.seeds)]
+        for job in jobs:
+            done.append(job.result())
+            way, volume, took = done[-1]
+            print(f"{way}: {volume / best:.3f}, {took:.2f} s per evaluation", file=sys.stderr, flush=True)
+    seeds = " | ".join(f"seed {seed}" for seed in range(options.seeds))
+    lines = [f"| way | {seeds} | mean | seconds per evaluation |", "|---|" + "---|" * (options.seeds + 2)]
     for name in options.ways:
         shares = [volume / best for way, volume, _ in done if way == name]
         seconds = [took for way, _, took in done if way == name]
         cells = [f"{share:.3f}" for share in [*shares, sum(shares) / len(shares)]]
-        print(f"| {name} | {' | '.join(cells)} | {sum(seconds) / len(seconds):.2f} |")
+        lines.append(f"| {name} | {' | '.join(cells)} | {sum(seconds) / len(seconds):.2f} |")
+    table = "\n".join(lines)
+    print(table)
+    if options.save:
+        options.save.parent.mkdir(parents=True, exist_ok=True)
+        options.save.write_text(f"<!-- command: make bench-laboratory -->\n{table}\n")
 
 
 if __name__ == "__main__":

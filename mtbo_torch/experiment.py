@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 
 # The name of the index, or the column, that says which proposal a row is.
 ASKED = "asked"
+# The end of the name of a column with standard deviations.
+SD = " sd"
 
 
 class Experiment:
     """An experiment: what can be set, what is measured and wanted, and all measurements so far.
 
-    Tables are pandas data frames (``pip install mtbo-torch[table]``) with a column for each input and each task.
+    Tables are pandas data frames (``pip install mtbo-torch[table]``) with a column for each input and each task. A
+    column such as "yield sd" says how noisy each yield is, where that is known.
 
     Args:
         inputs: What can be set, by name; or :class:`Inputs`, with limits between them.
@@ -76,9 +79,9 @@ class Experiment:
         Another experiment with the same description continues from this table: tell it.
         """
         pending = self.strategy._pending_points()
+        nothing = pending.new_full((len(pending), len(self.tasks)), torch.nan)
         X = torch.cat([self.strategy.train_X, pending])
-        Y = torch.cat([self.strategy.train_Y, pending.new_full((len(pending), len(self.tasks)), torch.nan)])
-        return self._frame(X, Y)
+        return self._frame(X, *(torch.cat([told, nothing]) for told in (self.strategy.train_Y, self.strategy.train_sd)))
 
     def ask(self, q: int = 1, fixed: Mapping[str, Any] | None = None) -> pd.DataFrame:
         """Return a table of q proposals, with empty columns for the tasks to fill in; see :meth:`Strategy.ask`.
@@ -91,7 +94,8 @@ class Experiment:
             fixed: Inputs that should have one value this time, such as ``{"catalyst": "Pd"}``.
         """
         X = self.strategy.ask(q, fixed)
-        frame = self._frame(X, X.new_full((q, len(self.tasks)), torch.nan))
+        nothing = X.new_full((q, len(self.tasks)), torch.nan)
+        frame = self._frame(X, nothing, nothing)
         frame.index = _load_pandas().Index(self.strategy.asked_ids, name=ASKED)
         return frame
 
@@ -102,12 +106,13 @@ class Experiment:
         proposal that waits for its values.
 
         Args:
-            table: A row for each measurement.
+            table: A row for each measurement. For a task "yield", a column "yield sd" has the standard deviations of
+                the noise, or of the mean of several measurements; where it is empty or missing, the noise is learned.
         """
         if hasattr(table, "columns") and table.index.name == ASKED:
             table = table.reset_index()
         rows = _list_rows("table", table, [*self.inputs.names, *self.tasks])
-        X, Y = self.inputs.encode(rows), self._read_values(rows)
+        X, Y, sd = self.inputs.encode(rows), self._read_values(rows), self._read_deviations(rows)
         numbers = [self._read_number(row.get(ASKED)) for row in rows]
         done = ~Y.isnan().all(dim=-1)
         missing = bool(Y[done].isnan().any())
@@ -122,7 +127,8 @@ class Experiment:
         if done.any():
             others = [i for i in range(len(rows)) if done[i] and numbers[i] is None]
             settled += [n for n in self.strategy._match_pending(X[others]) if n not in settled]
-            self.strategy.tell(X[done], Y[done], allow_missing=missing, instead_of=settled)
+            known = None if sd[done].isnan().all() else sd[done]
+            self.strategy.tell(X[done], Y[done], allow_missing=missing, instead_of=settled, sd=known)
         if waiting:
             self.strategy.expect(X[waiting])
 
@@ -135,18 +141,23 @@ class Experiment:
 
         Args:
             row: Its place in :attr:`table`.
-            values: By task, the right ones. Names that Python does not allow go in ``**{"yield (%)": 30.0}``.
+            values: By task, the right ones. Names that Python does not allow go in ``**{"yield (%)": 30.0}``, and so do
+                those of standard deviations, ``**{"yield sd": 0.5}``.
         """
-        unknown = [name for name in values if name not in self.tasks]
+        unknown = [name for name in values if name.removesuffix(SD) not in self.tasks]
         if unknown or not values:
             raise ValueError(
                 f"values should be of the tasks {', '.join(self.tasks)}, got {unknown}. Correct the names."
             )
         (place,) = self.strategy._require_rows(row)
-        y = self.strategy.train_Y[place]
-        for name, value in values.items():
-            y[list(self.tasks).index(name)] = _read_value(name, value, "")
-        self.strategy.correct(row, y, allow_missing=bool(y.isnan().any()))
+        y, sd = self.strategy.train_Y[place], self.strategy.train_sd[place]
+        for i, name in enumerate(self.tasks):
+            if name in values:
+                y[i] = _read_value(name, values[name], "")
+            if name + SD in values:
+                sd[i] = _read_deviation(name, values[name + SD], "")
+        known = sd if any(name.endswith(SD) for name in values) else None
+        self.strategy.correct(row, y, allow_missing=bool(y.isnan().any()), sd=known)
 
     def remove(self, rows: int | Sequence[int]) -> None:
         """Forget measurements, by their places in :attr:`table`."""
@@ -177,7 +188,7 @@ class Experiment:
         columns: dict[str, Any] = {}
         for i, name in enumerate(self.tasks):
             columns[name] = posterior.mean[:, i].numpy()
-            columns[f"{name} sd"] = posterior.variance[:, i].sqrt().numpy()
+            columns[name + SD] = posterior.variance[:, i].sqrt().numpy()
         return _load_pandas().DataFrame(columns, index=table.index)
 
     def explain(self, table: pd.DataFrame | None = None) -> Any:
@@ -252,14 +263,24 @@ class Experiment:
         wanted = [["task", "wanted"], *[[name, words] for name, words in self.tasks.items()]]
         return f"{self.strategy._repr_html_()}{format_html_table(rows)}{format_html_table(wanted)}"
 
-    def _frame(self, X: Tensor, Y: Tensor) -> pd.DataFrame:
+    def _frame(self, X: Tensor, Y: Tensor, sd: Tensor) -> pd.DataFrame:
         frame = _load_pandas().DataFrame(self.inputs.decode(X), columns=self.inputs.names)
         for i, name in enumerate(self.tasks):
             frame[name] = Y[:, i].tolist()
+            if not sd[:, i].isnan().all():
+                frame[name + SD] = sd[:, i].tolist()
         return frame
 
     def _read_values(self, rows: Sequence[Mapping[str, Any]]) -> Tensor:
         values = [[_read_value(name, row[name], f" in row {i}") for name in self.tasks] for i, row in enumerate(rows)]
+        return torch.tensor(values, dtype=torch.double).reshape(len(rows), len(self.tasks))
+
+    def _read_deviations(self, rows: Sequence[Mapping[str, Any]]) -> Tensor:
+        """Return the standard deviations of the noise, NaN where they are not known."""
+        values = [
+            [_read_deviation(name, row.get(name + SD), f" in row {i}") for name in self.tasks]
+            for i, row in enumerate(rows)
+        ]
         return torch.tensor(values, dtype=torch.double).reshape(len(rows), len(self.tasks))
 
     def _read_number(self, value: Any) -> int | None:
@@ -287,7 +308,8 @@ def _check_tasks(tasks: object, inputs: Inputs) -> dict[str, str]:
             f"tasks should be a dictionary with at least one task, got {tasks!r}. Pass for instance "
             '{"yield": "maximize"}.'
         )
-    both = [name for name in tasks if name in inputs.names]
+    both = [name for name in tasks if name in inputs.names or name.removesuffix(SD) in tasks.keys() - {name}]
+    both += [name for name in inputs.names if name.removesuffix(SD) in tasks and name not in tasks]
     if both or ASKED in tasks or ASKED in inputs.names:
         raise ValueError(f"tasks should have names of their own, got {both or [ASKED]}. Rename them.")
     return dict(tasks)
@@ -300,6 +322,13 @@ def _read_value(name: str, value: Any, where: str) -> float:
         raise ValueError(f"{name} should be a number or empty, got {value!r}{where}. Correct it.") from None
     if number in (float("inf"), float("-inf")):
         raise ValueError(f"{name} should be finite or empty, got {value!r}{where}. Correct it.")
+    return number
+
+
+def _read_deviation(name: str, value: Any, where: str) -> float:
+    number = _read_value(name + SD, value, where)
+    if number <= 0:
+        raise ValueError(f"{name}{SD} should be a positive number or empty, got {value!r}{where}. Correct it.")
     return number
 
 

@@ -85,7 +85,7 @@ class Real(Input):
         return math.log10(min(max(number, self.low), self.high)) if self.log else number
 
     def _decode(self, code: float) -> float:
-        number = 10**code if self.log else code
+        number = float(f"{10**code:.12g}") if self.log else code  # 0.3 comes back as 0.3
         return min(max(float(number), float(self.low)), float(self.high))
 
     def __str__(self) -> str:

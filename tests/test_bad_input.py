@@ -186,6 +186,7 @@ NAMES = ("a", "b", "c")
 EXPERIMENT = Experiment({"a": Real(0, 1)}, {"f": "maximize"})
 TOLD = told(mtkb(bounds=None, choices=Z, seed=3))
 BUDGETED = told(mtbkb(bounds=None, choices=Z, seed=3))
+LEARNING = told(mtkb(bounds=None, choices=Z, refit_every=100))
 TRIALS = told(mtkb(bounds=None, choices=Z, seed=[3, 4]))
 
 
@@ -856,6 +857,15 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: TOLD.tell(Z[:1], NAN * Y[:1]), "y should contain finite"),
     (lambda: TOLD.tell(Z[:1], NAN * Y[:1], allow_missing=True), "y should have a value of at least one task"),
     (lambda: TOLD.tell(Z[:1], INF * Y[:1], allow_missing=True), "y should contain finite numbers, or NaN"),
+    (lambda: TOLD.tell(Z[:1], Y[:1], sd=0.1), "sd should be left out for this MTKB, which has one noise for all"),
+    (lambda: TOLD.correct(0, Y[0], sd=0.1), "sd should be left out for this MTKB"),
+    (lambda: LEARNING.tell(Z[:1], Y[:1], sd=0), "sd should be finite and > 0"),
+    (lambda: LEARNING.tell(Z[:1], Y[:1], sd=-Y[:1].abs()), "sd should be finite and > 0"),
+    (lambda: LEARNING.tell(Z[:1], Y[:1], sd=INF), "sd should be finite and > 0"),
+    (lambda: LEARNING.tell(Z[:1], Y[:1], sd=[0.1, 0.1]), r"sd should have the shape \(1, 3\) of the values"),
+    (lambda: LEARNING.tell(Z[:1], Y[:1], sd="little"), "sd should have the shape .* got str"),
+    (lambda: LEARNING.tell(Z[:1], Y[:1], sd=Y[:1].abs().half()), "sd should have the dtype and device of y"),
+    (lambda: LEARNING.correct(0, Y[0], sd=0), "sd should be finite and > 0"),
     (lambda: TOLD.tell(Z[:0], Y[:0]), "x should be .* at least one row"),
     (lambda: TOLD.tell([], Y[:0]), "x should be numbers of pending points"),
     (lambda: TOLD.tell(Z[:1].half(), Y[:1].half()), "x should be in single or double precision"),

@@ -64,6 +64,21 @@ def test_from_table_to_table() -> None:
     assert "Pd, Ni, Cu" in experiment._repr_html_()
 
 
+@pytest.mark.slow
+def test_fifteen_lines_lead_from_table_to_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = Path(__file__).parent.parent / "docs/guides/tables.md"
+    laboratory, lines = re.findall(r"```python\n(.*?)```", guide.read_text(), flags=re.DOTALL)[:2]
+    assert len([line for line in lines.splitlines() if line.strip()]) <= 15
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(laboratory, names)
+    exec(lines, names)
+    found = pd.read_csv("all.csv")
+    assert list(found.columns) == [*names["inputs"], *names["tasks"]]
+    assert len(found) == 14
+    assert int(found.isna().sum().sum()) == 1
+
+
 def test_the_order_of_columns_and_strangers_do_not_matter() -> None:
     rows = make_rows(12)
     plain, other = Experiment(INPUTS, TASKS), Experiment(INPUTS, TASKS)
@@ -112,6 +127,25 @@ def test_missing_cells_replicates_and_rows_that_wait() -> None:
     assert experiment.table.tail(1)["temperature"].item() == pytest.approx(rows.loc[4, "temperature"])
     assert experiment.table.iloc[2, 5:].isna().tolist() == [True, False]
     experiment.ask()
+
+
+def test_a_column_says_how_noisy_values_are(tmp_path: Path) -> None:
+    rows = make_rows(12)
+    rows["yield sd"] = [0.02, None, *[0.05] * 10]
+    experiment = Experiment(INPUTS, TASKS)
+    experiment.tell(rows)
+    sd = torch.full((12, 3), torch.nan, dtype=torch.double)
+    sd[:, 0] = torch.tensor(rows["yield sd"].to_numpy(dtype=float))
+    torch.testing.assert_close(experiment.strategy.train_sd, sd, equal_nan=True)
+    assert list(experiment.table) == [*INPUTS, "yield", "yield sd", "cost", "waste"]
+    again = Experiment(INPUTS, TASKS)
+    again.tell(experiment.table)
+    same(experiment.ask(), again.ask())
+    experiment.correct(1, **{"yield": 0.3, "yield sd": 0.1})
+    assert experiment.table.loc[1, ["yield", "yield sd"]].tolist() == [0.3, 0.1]
+    experiment.remove(0)
+    experiment.save(tmp_path / "run.pt")
+    same(Experiment.load(tmp_path / "run.pt").table, experiment.table)
 
 
 def test_a_run_is_rebuilt_from_its_table() -> None:
@@ -290,6 +324,11 @@ BAD: dict[str, tuple[Callable[[Experiment], Any], str]] = {
     "row": (lambda e: e.remove(99), "rows should be different numbers from 0 to 11, got 99"),
     "task": (lambda e: e.correct(0, price=1.0), "values should be of the tasks yield, cost, waste, got ['price']"),
     "value": (lambda e: e.correct(0, cost="cheap"), "cost should be a number or empty, got 'cheap'"),
+    "noise": (
+        lambda e: e.tell(make_rows(2).assign(**{"yield sd": [0.1, 0.0]})),
+        "yield sd should be a positive number or empty, got 0.0 in row 1",
+    ),
+    "sd": (lambda e: e.correct(0, **{"cost sd": -1}), "cost sd should be a positive number or empty, got -1"),
     "frame": (lambda e: e.strategy.tell(make_rows(1), make_rows(1)), "which takes tables"),
     "predict": (lambda e: e.predict(make_rows(1).drop(columns="steps")), "Add steps."),
 }  # fmt: skip
@@ -310,6 +349,11 @@ def test_bad_input_is_refused_and_loses_nothing() -> None:
     [
         (lambda: Experiment({"a": Real(0, 1)}, {}), "tasks should be a dictionary with at least one task, got {}"),
         (lambda: Experiment({"a": Real(0, 1)}, {"a": "maximize"}), "tasks should have names of their own, got ['a']"),
+        (
+            lambda: Experiment(INPUTS, {"y": "maximize", "y sd": "minimize"}),
+            "tasks should have names of their own, got ['y sd']",
+        ),
+        (lambda: Experiment({"y sd": Real(0, 1)}, {"y": "maximize"}), "names of their own, got ['y sd']"),
         (lambda: Experiment({"asked": Real(0, 1)}, {"y": "maximize"}), "names of their own, got ['asked']"),
         (lambda: Experiment(INPUTS, {"y": "bigger"}), 'y should be to "maximize", to "minimize", to "watch"'),
         (lambda: Experiment(INPUTS, TASKS, strategy="Optimizer"), "strategy should be a class such as Optimizer"),

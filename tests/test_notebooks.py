@@ -14,7 +14,7 @@ NOTEBOOKS = sorted(HERE.glob("*.ipynb"))
 
 def test_there_are_notebooks() -> None:
     assert [path.name[:2] for path in NOTEBOOKS] == [f"{i:02}" for i in range(1, len(NOTEBOOKS) + 1)]
-    assert len(NOTEBOOKS) == 6
+    assert len(NOTEBOOKS) == 8
 
 
 @pytest.mark.slow

@@ -23,14 +23,16 @@ class ObservedNoise(_GaussianLikelihoodBase):
     """Noise variances that are known for each observation; new ones are expected to have the average of their task.
 
     Args:
-        variances: ``(b) x t x n``; NaN for values that were not seen.
+        variances: ``(b) x t x n``; NaN for values that were not seen, infinite for those whose noise is not known.
+        others: The noise of the latter, fixed or learned.
     """
 
     variances: Tensor
 
-    def __init__(self, variances: Tensor) -> None:
+    def __init__(self, variances: Tensor, others: MultitaskGaussianLikelihood | None = None) -> None:
         super().__init__(noise_covar=None)
         self.register_buffer("variances", variances.detach(), persistent=False)
+        self.others = others
 
     @property
     def is_constant(self) -> bool:
@@ -40,22 +42,29 @@ class ObservedNoise(_GaussianLikelihoodBase):
     @property
     def average(self) -> Tensor:
         """``(b) x n``; the average of all tasks for one of which nothing was seen."""
-        average = torch.where(self._is_constant, self._largest.squeeze(-2), self.variances.nanmean(dim=-2))
-        of_all = self.variances.nanmean(dim=(-2, -1)).nan_to_num(nan=1.0)
+        variances = self._all
+        average = torch.where(self._is_constant, self._largest.squeeze(-2), variances.nanmean(dim=-2))
+        of_all = variances.nanmean(dim=(-2, -1)).nan_to_num(nan=1.0)
         return torch.where(average.isfinite(), average, of_all.unsqueeze(-1))
 
     @property
     def filled(self) -> Tensor:
         """``(b) x t x n``, with the average of its task for a value that was not seen."""
-        return torch.where(self.variances.isnan(), self.average.unsqueeze(-2), self.variances)
+        return torch.where(self.variances.isnan(), self.average.unsqueeze(-2), self._all)
+
+    @property
+    def _all(self) -> Tensor:
+        if self.others is None:
+            return self.variances
+        return torch.where(self.variances.isinf(), noise_of(self.others).unsqueeze(-2), self.variances)
 
     @property
     def _is_constant(self) -> Tensor:
-        return ((self.variances == self._largest) | self.variances.isnan()).all()
+        return ((self._all == self._largest) | self.variances.isnan()).all()
 
     @property
     def _largest(self) -> Tensor:
-        return self.variances.nan_to_num(nan=-torch.inf).amax(dim=-2, keepdim=True)
+        return self._all.nan_to_num(nan=-torch.inf).amax(dim=-2, keepdim=True)
 
     def marginal(self, function_dist: MultivariateNormal, *params: Any, **kwargs: Any) -> MultivariateNormal:
         """Return the distribution of noisy values: at the data with their own noise, elsewhere with the average."""
@@ -126,6 +135,12 @@ def noise_of(likelihood: Likelihood) -> Tensor:
     return noise
 
 
+def usual_noise_of(likelihood: Likelihood) -> Tensor:
+    """Return what is presumed of a value whose noise is not known, ``(b) x 1`` or ``(b) x n``."""
+    is_partly_known = isinstance(likelihood, ObservedNoise) and likelihood.others is not None
+    return noise_of(likelihood.others if is_partly_known and not likelihood.is_constant else likelihood)
+
+
 def set_noise(likelihood: MultitaskGaussianLikelihood, noise: Tensor) -> None:
     """Start learning from this noise, ``(b) x 1`` or ``(b) x n``."""
     start = noise.detach().to(noise_of(likelihood)).clamp_min(1.001 * MIN_LEARNED_NOISE)
@@ -133,6 +148,18 @@ def set_noise(likelihood: MultitaskGaussianLikelihood, noise: Tensor) -> None:
         likelihood.task_noises = start.expand_as(likelihood.task_noises)
     else:
         likelihood.noise = start
+
+
+def observe_noise(likelihood: MultitaskGaussianLikelihood, variances: Tensor, Y: Tensor) -> ObservedNoise:
+    """Return the likelihood of ``(b) x t x n`` variances; where they are NaN, the noise is that of another likelihood.
+
+    Args:
+        likelihood: The other one.
+        variances: The variances of the noise that are known.
+        Y: ``(b) x t x n``, the values, NaN for those that were not seen.
+    """
+    seen = torch.where(Y.isnan(), torch.nan, variances.nan_to_num(nan=torch.inf))
+    return ObservedNoise(seen, likelihood if seen.isinf().any() else None)
 
 
 def require_likelihood(likelihood: object, num_tasks: int) -> None:

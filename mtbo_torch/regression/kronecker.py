@@ -177,7 +177,8 @@ class KroneckerRegression(Regression):
         return self._logdets.amax(dim=-1).clamp_min(0) / 2
 
     def append(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> Regression:
-        assert noise is None
+        if noise is not None:
+            return _to_dense(self, self.kernel.whole).append(X, Y, noise)
         if Y.isnan().any():
             if self.noise.dim() > self.train_X.dim():  # several regressions of the same data
                 X_all, Y_all = torch.cat([self.train_X, X], dim=-2), torch.cat([self.train_Y, Y], dim=-2)
@@ -436,7 +437,8 @@ class CompletedRegression(Regression):
         return fit(noise, self.train_X, self.train_Y)
 
     def append(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> Regression:
-        assert noise is None
+        if noise is not None:
+            return _to_dense(self, self.base.kernel.whole).append(X, Y, noise)
         return CompletedRegression.extend(self.base, self.train_Y, X, Y)
 
     def expand(self, batch_shape: torch.Size) -> CompletedRegression:
@@ -491,11 +493,17 @@ class _MostlyMissing(DenseRegression):
     """Regression on what was seen alone, until so much is seen that completing the rest pays."""
 
     def append(self, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> Regression:
-        assert noise is None
+        if noise is not None:
+            return _to_dense(self, self.kernel).append(X, Y, noise)
         Y_all = torch.cat([self.train_Y, Y], dim=-2)
         if not few_are_missing(Y_all):
             return super().append(X, Y)
         return self.kernel.fit(self.noise, torch.cat([self.train_X, X], dim=-2), Y_all)
+
+
+def _to_dense(regression: Regression, kernel: MatrixKernel) -> DenseRegression:
+    """Return the same regression for observations with noise of their own, which leaves no scalar problems."""
+    return DenseRegression.fit(kernel, regression.noise, regression.train_X, regression.train_Y)
 
 
 def _inverse_at(base: KroneckerRegression, rows: Tensor, missing: Missing) -> Tensor:

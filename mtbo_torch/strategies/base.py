@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from botorch.utils.multi_objective.pareto import is_non_dominated
 from torch import Tensor
 
-from mtbo_torch.checks import checksum, require_count, require_data, require_finite
+from mtbo_torch.checks import checksum, require_count, require_data, require_finite, require_positive, require_same_kind
 from mtbo_torch.display import format_html_table, format_text_table
 from mtbo_torch.regression import GrowingRows
 from mtbo_torch.scalarizations import WeightDistribution
@@ -27,6 +27,29 @@ WEIGHTS_STREAM = 0x5CA1AB1E
 MOST_ROWS, MOST_COLUMNS = 10, 6
 # Of a setting, in an error.
 LONGEST_SETTING = 300
+
+
+class Observations(NamedTuple):
+    """What was told.
+
+    Attributes:
+        X: ``(b) x t x d``, the points.
+        Y: ``(b) x t x n``, the values, NaN for those that are missing.
+        sd: ``(b) x t x n``, the standard deviations of their noise, NaN for those that are not known.
+    """
+
+    X: Tensor
+    Y: Tensor
+    sd: Tensor
+
+    @property
+    def count(self) -> int:
+        """The number of points t."""
+        return self.X.shape[-2]
+
+    def pick(self, rows: slice | list[int]) -> Observations:
+        """Return some of the rows."""
+        return Observations(*(part[..., rows, :].contiguous() for part in self))
 
 
 class Strategy(ABC):
@@ -52,6 +75,8 @@ class Strategy(ABC):
     """
 
     _can_miss_values = False
+    # Whether values may have a noise of their own.
+    _can_know_noise = False
 
     def __init__(self, space: Space, goal: Goal, seed: int | Sequence[int]) -> None:
         self.space, self.goal = space, goal
@@ -61,6 +86,7 @@ class Strategy(ABC):
         self._weight_generators = [torch.Generator().manual_seed(number ^ WEIGHTS_STREAM) for number in seeds]
         self._observed_X = GrowingRows.of(space.points.new_empty(*self.batch_shape, 0, space.num_inputs))
         self._observed_Y = GrowingRows.of(space.points.new_empty(*self.batch_shape, 0, goal.num_tasks))
+        self._observed_sd = self._observed_Y
         self._portions: list[int] = []
         self._asked_weights = space.points.new_empty(*self.batch_shape, 0, goal.num_objectives)
         self._asked_ids: list[int] = []
@@ -88,6 +114,11 @@ class Strategy(ABC):
         return self._observed_Y.rows.clone()
 
     @property
+    def train_sd(self) -> Tensor:
+        """``(b) x t x n``, the standard deviations of the values' noise told so far; NaN for those that were not."""
+        return self._observed_sd.rows.clone()
+
+    @property
     def num_observations(self) -> int:
         """The number of points told so far."""
         return self._observed_X.length
@@ -111,14 +142,14 @@ class Strategy(ABC):
     def _propose(self, weights: Tensor, fixed: Mapping[int, float]) -> Tensor:
         """Return ``(b) x q x d`` points, one for each of ``(b) x q x k`` weights, with some inputs fixed."""
 
-    def _learn(self, X: Tensor, Y: Tensor, count: int) -> None:  # noqa: B027  (not every strategy does)
-        """Learn from ``(b) x t x d`` points and ``(b) x t x n`` values, the last `count` of them new."""
+    def _learn(self, told: Observations, count: int) -> None:  # noqa: B027  (not every strategy does)
+        """Learn from all observations, the last `count` of them new."""
 
     def _memory(self) -> dict[str, Any]:
         """Return what :meth:`_recall` needs besides the observations and the portions they came in."""
         return {}
 
-    def _recall(self, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> None:  # noqa: B027
+    def _recall(self, told: Observations, portions: list[int], memory: dict[str, Any]) -> None:  # noqa: B027
         """Take up what was known after the observations had been told in these portions, bit for bit."""
 
     def ask(self, q: int = 1, fixed: Mapping[Any, Any] | None = None) -> Tensor:
@@ -154,7 +185,9 @@ class Strategy(ABC):
         self._pending.update(zip(self._asked_ids, points.clone().unbind(dim=-2), strict=True))
         return points
 
-    def tell(self, x: Any, y: Any, allow_missing: bool = False, instead_of: int | Sequence[int] | None = None) -> None:
+    def tell(
+        self, x: Any, y: Any, allow_missing: bool = False, instead_of: int | Sequence[int] | None = None, sd: Any = None
+    ) -> None:
         """Learn the values at some points, in any order, asked for or not; a refused call changes nothing.
 
         A point that differs from what was asked for by more than rounding is another point: the one asked for stays
@@ -168,6 +201,9 @@ class Strategy(ABC):
             allow_missing: Whether values may be NaN, for tasks that were not observed; :class:`MTKB` learns from the
                 others. Each point needs a value, of some task in some trial: forget a point that has none.
             instead_of: The numbers of the pending points that these stand for, as when a set point was rounded.
+            sd: The standard deviations of the noise in `y`, of the same shape, or one for each task, or one number; NaN
+                where it is not known. By default it is not, and learned. For :class:`Optimizer`, and for :class:`MTKB`
+                with `refit_every`: where the kernel is known, the theory has one noise for all.
 
         Example:
             >>> import torch
@@ -186,6 +222,7 @@ class Strategy(ABC):
         ids = None if _is_point(x) else self._require_pending("x", x)
         points = x if ids is None else torch.stack([self._pending[number] for number in ids], dim=-2)
         points, y = self._check(points, y, allow_missing)
+        sd = self._check_sd(sd, y)
         settled = self._match_pending(points) if ids is None else ids
         if instead_of is not None:
             settled = [] if instead_of == [] else self._require_pending("instead_of", instead_of)
@@ -195,21 +232,22 @@ class Strategy(ABC):
                 "for one of them, say so with instead_of, or forget that one.",
                 stacklevel=2,
             )
-        X, Y = self._observed_X.extend(points), self._observed_Y.extend(y)
+        X, Y, noise = self._observed_X.extend(points), self._observed_Y.extend(y), self._observed_sd.extend(sd)
         with torch.no_grad(), self._nothing_drawn_if_refused():
-            self._learn(X.rows, Y.rows, points.shape[-2])
-        self._observed_X, self._observed_Y = X, Y
+            self._learn(Observations(X.rows, Y.rows, noise.rows), points.shape[-2])
+        self._observed_X, self._observed_Y, self._observed_sd = X, Y, noise
         self._portions.append(points.shape[-2])
         for number in settled:
             del self._pending[number]
 
-    def correct(self, rows: int | Sequence[int], y: Any, allow_missing: bool = False) -> None:
+    def correct(self, rows: int | Sequence[int], y: Any, allow_missing: bool = False, sd: Any = None) -> None:
         """Exchange values that were told, and learn all anew.
 
         Args:
             rows: Which observations, counted from 0 in the order they were told.
             y: ``(b) x q x n``, or ``n`` for one row: the right values.
             allow_missing: As in :meth:`tell`.
+            sd: As in :meth:`tell`; by default, the noise stays what it was.
 
         Example:
             >>> import torch
@@ -222,10 +260,12 @@ class Strategy(ABC):
             tensor([[1., 3.]], dtype=torch.float64)
         """
         places = self._require_rows(rows)
-        X, Y = self.train_X, self.train_Y
-        _, y = self._check(X[..., places, :], y, allow_missing)
-        Y[..., places, :] = y
-        self._learn_anew(X, Y)
+        told = Observations(self.train_X, self.train_Y, self.train_sd)
+        _, y = self._check(told.X[..., places, :], y, allow_missing)
+        if sd is not None:
+            told.sd[..., places, :] = self._check_sd(sd, y)
+        told.Y[..., places, :] = y
+        self._learn_anew(told)
 
     def remove(self, rows: int | Sequence[int]) -> None:
         """Forget observations that were told, and learn all anew.
@@ -235,7 +275,7 @@ class Strategy(ABC):
         """
         places = self._require_rows(rows)
         keep = [row for row in range(self.num_observations) if row not in places]
-        self._learn_anew(self.train_X[..., keep, :], self.train_Y[..., keep, :])
+        self._learn_anew(self._observations.pick(keep))
 
     def _require_rows(self, rows: object) -> list[int]:
         numbers: list[Any] = list(rows) if isinstance(rows, Sequence) else [rows]
@@ -247,15 +287,23 @@ class Strategy(ABC):
             )
         return [int(number) for number in numbers]
 
-    def _learn_anew(self, X: Tensor, Y: Tensor) -> None:
-        """Take ``(b) x t x d`` points and their values for all that was told, at once."""
+    def _learn_anew(self, told: Observations) -> None:
+        """Take these observations for all that was told, at once."""
         with torch.no_grad(), self._nothing_drawn_if_refused():
-            self._start_over(X, Y)
-        self._observed_X, self._observed_Y = GrowingRows.of(X), GrowingRows.of(Y)
-        self._portions = [X.shape[-2]] if X.shape[-2] else []
+            self._start_over(told)
+        self._observations = told
+        self._portions = [told.count] if told.count else []
 
-    def _start_over(self, X: Tensor, Y: Tensor) -> None:  # noqa: B027  (not every strategy learns)
-        """Forget what was learned, and learn from ``(b) x t x d`` points and their values."""
+    @property
+    def _observations(self) -> Observations:
+        return Observations(self._observed_X.rows, self._observed_Y.rows, self._observed_sd.rows)
+
+    @_observations.setter
+    def _observations(self, told: Observations) -> None:
+        self._observed_X, self._observed_Y, self._observed_sd = map(GrowingRows.of, told)
+
+    def _start_over(self, told: Observations) -> None:  # noqa: B027  (not every strategy learns)
+        """Forget what was learned, and learn from these observations."""
 
     def expect(self, x: Any) -> None:
         """Take points as asked for, as when somebody else chose them: they are pending until they are told.
@@ -336,7 +384,7 @@ class Strategy(ABC):
         rows = [["Pareto-optimal", *self.space.input_names[:inputs], *self.goal.label_tasks()[:tasks]]]
         shown = best[:MOST_ROWS]
         for i, x, y in zip(shown.tolist(), self.space.format_points(X[shown]), Y[shown].tolist(), strict=True):
-            rows.append([f"observation {i + 1}", *x[:inputs], *[f"{value:.4g}" for value in y[:tasks]]])
+            rows.append([f"row {i}", *x[:inputs], *[f"{value:.4g}" for value in y[:tasks]]])
         if len(best) > MOST_ROWS:
             rows.append([f"and {len(best) - MOST_ROWS} more", *[""] * (inputs + tasks)])
         return headline, rows
@@ -360,6 +408,7 @@ class Strategy(ABC):
             "space": self.space.points.clone(),
             "train_X": self.train_X,
             "train_Y": self.train_Y,
+            "train_sd": self.train_sd,
             "portions": list(self._portions),
             "asked_weights": self._asked_weights.clone(),
             "asked_ids": list(self._asked_ids),
@@ -391,8 +440,9 @@ class Strategy(ABC):
             self._require_same_settings(state_dict)
         try:
             state_dict = deepcopy(state_dict)  # whatever becomes of the caller's
-            X, Y = state_dict["train_X"].to(self.space.points), state_dict["train_Y"].to(self.space.points)
+            X, Y, sd = (state_dict[f"train_{part}"].to(self.space.points) for part in ("X", "Y", "sd"))
             require_data(X, Y, self.num_tasks, allow_missing=self._can_miss_values)
+            told = Observations(X, Y, _require_deviations(sd, Y))
             d = self.space.num_inputs
             if X.shape[:-2] != self.batch_shape or X.shape[-1] != d:
                 raise ValueError(f"train_X of shape {tuple(X.shape)}")
@@ -417,17 +467,17 @@ class Strategy(ABC):
                 raise ValueError("it was changed after it was saved")
             if strict:
                 with torch.no_grad():
-                    self._recall(X, Y, portions, state_dict["memory"])
+                    self._recall(told, portions, state_dict["memory"])
         except Exception as error:  # whatever a foreign state makes of it
             reason = str(error).split("\n", 1)[0].rstrip(".")
             raise ValueError(f"{expected}, got one that does not fit together ({reason}). Save it again.") from error
         if not strict:
-            self._learn_anew(X, Y)
+            self._learn_anew(told)
             self._pending, self._asked_ids, self._num_asked = pending, asked_ids, num_asked
             return
         count = len(self._generators)
         self._generators, self._weight_generators = generators[:count], generators[count:]
-        self._observed_X, self._observed_Y = GrowingRows.of(X), GrowingRows.of(Y)
+        self._observations = told
         self._portions, self._asked_weights = portions, asked_weights
         self._pending, self._asked_ids, self._num_asked = pending, asked_ids, num_asked
 
@@ -493,6 +543,27 @@ class Strategy(ABC):
             )
         return x.detach(), y.detach()
 
+    def _check_sd(self, sd: Any, y: Tensor) -> Tensor:
+        """Return the standard deviations of the noise in ``(b) x q x n`` values, NaN where they are not known."""
+        if sd is None:
+            return torch.full_like(y, torch.nan)
+        if not self._can_know_noise:
+            raise ValueError(
+                f"sd should be left out for this {type(self).__name__}, which has one noise for all values, got some. "
+                "Use Optimizer, or MTKB with refit_every."
+            )
+        sd = self._convert("sd", sd)
+        try:
+            sd = sd.expand_as(y)
+        except (AttributeError, RuntimeError):
+            got = tuple(sd.shape) if isinstance(sd, Tensor) else type(sd).__name__
+            raise ValueError(
+                f"sd should have the shape {tuple(y.shape)} of the values, or one number for each task, got {got}. "
+                "Pass the standard deviation of each value's noise."
+            ) from None
+        require_same_kind(("y", y), ("sd", sd))
+        return _require_deviations(sd, y).detach()
+
     def _convert(self, name: str, values: Any) -> Any:
         """Return numbers as a tensor of the search space's kind; tensors as they are, unless in single precision."""
         if hasattr(values, "columns"):
@@ -538,6 +609,15 @@ class Strategy(ABC):
                 f"state_dict should come from a strategy with the same settings, got others: {', '.join(parts)}. "
                 "Build the strategy with the arguments it was saved with."
             )
+
+
+def _require_deviations(sd: Tensor, Y: Tensor) -> Tensor:
+    """Refuse standard deviations that cannot be those of the values' noise; NaN stands for one that is not known."""
+    if sd.shape != Y.shape:
+        raise ValueError(f"sd should have the shape {tuple(Y.shape)} of the values, got {tuple(sd.shape)}.")
+    remedy = "Pass standard deviations, and NaN for those that are not known."
+    require_positive("sd", sd.nan_to_num(nan=1.0, posinf=torch.inf), remedy)
+    return sd
 
 
 def _is_whole(value: object) -> bool:

@@ -14,7 +14,9 @@ from mtbo_torch.confidence import DEFAULT_EPSILON, theory_oversampling
 from mtbo_torch.kernels import adapt_kernel
 from mtbo_torch.models import DEFAULT_OVERSAMPLING, NystromMultiTaskGP
 from mtbo_torch.regression import NystromRegression, Regression, TrackedNystrom
+from mtbo_torch.strategies.base import Observations
 from mtbo_torch.strategies.kernelized import KernelOptions, KernelStrategy
+from mtbo_torch.strategies.learners import Knowledge
 from mtbo_torch.surrogate import Surrogate
 
 SCHEDULES = ("every_round", "delayed")
@@ -82,7 +84,7 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
             adapt_kernel(kernel, Y.shape[-1]), noise, X, Y, nothing, self._current_oversampling(0)
         )
 
-    def _grow(self, surrogate: Surrogate, X: Tensor, Y: Tensor) -> Surrogate:
+    def _grow(self, surrogate: Surrogate, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> Surrogate:
         # Many observations at once come in portions that at most double what is known: the variances behind a draw
         # are those of the portion before, and a first portion of all would keep them all.
         while X.shape[-2]:
@@ -108,25 +110,26 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
         return super()._memory() | own
 
     def _restore(
-        self, started: Surrogate, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]
+        self, started: Knowledge, told: Observations, portions: list[int], memory: dict[str, Any]
     ) -> Surrogate:
+        X, Y, nothing = told.X, told.Y, started.surrogate
         tensors, tracked = (
             {name: value.to(X.device) for name, value in memory[part].items()} for part in ("regression", "tracked")
         )
         for name, value in (*tensors.items(), *tracked.items()):
             require_finite(name, value)
         require_oversampling(memory["oversampling"])
-        points, values = started.units.scale_points(X), started.units.scale_values(Y)
-        regression = _nystrom(started).restore(points, values, tensors).with_oversampling(memory["oversampling"])
+        points, values = nothing.units.scale_points(X), nothing.units.scale_values(Y)
+        regression = _nystrom(nothing).restore(points, values, tensors).with_oversampling(memory["oversampling"])
         first = regression.at(points[..., :1, :])  # what does not fit together shows here
         if (
-            first.mean.shape != started.regression.at(points[..., :1, :]).mean.shape
-            or regression.info_gain.shape != started.regression.info_gain.shape
+            first.mean.shape != nothing.regression.at(points[..., :1, :]).mean.shape
+            or regression.info_gain.shape != nothing.regression.info_gain.shape
             or not first.norm.isfinite().all()
         ):
             raise ValueError("a regression whose mean, norm or information gain is of another shape or not finite")
-        surrogate = replace(started, regression=regression)
-        if started.tracking is not None:
+        surrogate = replace(nothing, regression=regression)
+        if nothing.tracking is not None:
             surrogate = self.space.watch(surrogate)
         if isinstance(surrogate.tracking, TrackedNystrom):
             surrogate = replace(surrogate, tracking=surrogate.tracking.restore(tracked))

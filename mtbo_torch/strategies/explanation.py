@@ -59,12 +59,12 @@ class Explanation:
         if self.nearest is None:
             parts.append("nothing was tried yet")
         elif self.distance.max() == 0:
-            parts.append(f"the same as observation {self.nearest + 1}")
+            parts.append(f"the same as row {self.nearest}")
         else:
             farthest = int(self.distance.argmax())
             name, share = list(self.point)[farthest], self.distance[farthest].item()
             off = "another value" if share == 1 else f"{100 * share:.2g} % of the range off"
-            parts.append(f"nearest to observation {self.nearest + 1}, {name} {off}")
+            parts.append(f"nearest to row {self.nearest}, {name} {off}")
         return "; ".join(parts) + "."
 
     def _tables(self) -> list[list[list[str]]]:

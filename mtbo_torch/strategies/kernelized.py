@@ -21,6 +21,7 @@ from mtbo_torch.models import ExactMultiTaskGP
 from mtbo_torch.regression import Belief, GrowingRows, PointBelief
 from mtbo_torch.scalarizations import ChebyshevScalarization, Scalarization, WeightDistribution
 from mtbo_torch.space import DEFAULT_RAW_SAMPLES, DEFAULT_RESTARTS, Choices, Search, make_space
+from mtbo_torch.strategies.base import Observations
 from mtbo_torch.strategies.goal import Goal
 from mtbo_torch.strategies.modeling import ExactModelStrategy, ModelStrategy, ModelT, count_tasks
 from mtbo_torch.strategies.proofs import bound_gain, find_dominated
@@ -246,18 +247,18 @@ class KernelStrategy(ModelStrategy[ModelT]):
         memory = super()._memory()
         return memory if self._mixture is None else memory | {"gaps": self._gaps.rows.clone()}
 
-    def _recall(self, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> None:
+    def _recall(self, told: Observations, portions: list[int], memory: dict[str, Any]) -> None:
         gaps = self._gaps
         if self._mixture is not None:
-            rows = memory["gaps"].to(X)
+            rows = memory["gaps"].to(told.X)
             if rows.shape[:-2] != self.batch_shape or rows.shape[-1] != 1 or not (rows >= 0).all():
                 raise ValueError(f"gaps of shape {tuple(rows.shape)}")
             gaps = GrowingRows.of(rows)
-        super()._recall(X, Y, portions, memory)
+        super()._recall(told, portions, memory)
         self._gaps = gaps
 
-    def _start_over(self, X: Tensor, Y: Tensor) -> None:
-        super()._start_over(X, Y)
+    def _start_over(self, told: Observations) -> None:
+        super()._start_over(told)
         # What the rounds so far can have cost followed from other values: nothing is certain of it any more.
         self._gaps = GrowingRows.of(torch.full_like(self._gaps.rows, torch.inf))
 

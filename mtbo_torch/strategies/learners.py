@@ -17,7 +17,8 @@ from torch import Tensor
 
 from mtbo_torch.checks import require_finite
 from mtbo_torch.models.learning import count_facts, learn_kernel, score_kernel, standardize
-from mtbo_torch.models.noise import set_noise
+from mtbo_torch.models.noise import MIN_LEARNED_NOISE, observe_noise, set_noise, usual_noise_of
+from mtbo_torch.strategies.base import Observations
 from mtbo_torch.surrogate import IDENTITY, Surrogate, Units
 
 if TYPE_CHECKING:
@@ -107,10 +108,25 @@ class KnownKernel:
         candidates = {name: Candidate(deepcopy(kernel).to(points), noise) for name, kernel in self.kernels.items()}
         return self._know(candidates, next(iter(candidates)), self._find_units(no_Y))
 
-    def learn(self, known: Knowledge, X: Tensor, Y: Tensor, count: int) -> Knowledge:
-        """Return what is known after ``(b) x t x d`` points and their values, of which the last `count` are new."""
-        new_X, new_Y = (values[..., values.shape[-2] - count :, :].contiguous() for values in (X, Y))
-        return replace(known, surrogate=self.strategy._grow(known.surrogate, new_X, new_Y))
+    def learn(self, known: Knowledge, told: Observations, count: int) -> Knowledge:
+        """Return what is known after all observations, of which the last `count` are new."""
+        return self.append(known, told, count)
+
+    def append(self, known: Knowledge, told: Observations, count: int) -> Knowledge:
+        """Return what is known after the last `count` of all observations, kernel and units as they are."""
+        newest = slice(told.count - count, None)
+        new, noise = told.pick(newest), self.find_own_noise(known, told.sd)
+        own = None if noise is None else noise[..., newest, :]
+        return replace(known, surrogate=self.strategy._grow(known.surrogate, new.X, new.Y, own))
+
+    def find_own_noise(self, known: Knowledge, sd: Tensor) -> Tensor | None:
+        """Return the variances of the values' noise, ``(b) x t x n``; None if it is the same for all of a task's.
+
+        Args:
+            known: What is presumed of the noise where it is not known.
+            sd: ``(b) x t x n``, standard deviations, NaN where they are not known.
+        """
+        return None
 
     def memory(self, known: Knowledge) -> dict[str, Any]:
         """Return what :meth:`recall` needs, as plain values and tensors."""
@@ -128,8 +144,9 @@ class KnownKernel:
             "fresh_at": known.fresh_at,
         }
 
-    def recall(self, known: Knowledge, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> Knowledge:
+    def recall(self, known: Knowledge, told: Observations, portions: list[int], memory: dict[str, Any]) -> Knowledge:
         """Return what was known after the observations had been told in these portions, bit for bit."""
+        X, Y = told.X, told.Y
         renewed_at, fresh_at = int(memory["renewed_at"]), int(memory["fresh_at"])
         candidates = {name: _restore(one, memory["candidates"][name], X) for name, one in known.candidates.items()}
         if memory["chosen"] not in candidates:
@@ -144,7 +161,7 @@ class KnownKernel:
         # To the last bit, which may depend on how the values lay in memory.
         started = self._know(candidates, memory["chosen"], replace(units, offset=offset, scale=scale))
         joined = _join_until(portions, renewed_at)
-        surrogate = self.strategy._restore(started.surrogate, X, Y, joined, memory)
+        surrogate = self.strategy._restore(started, told, joined, memory)
         facts = count_facts(Y[..., :renewed_at, :])
         return replace(started, surrogate=surrogate, renewed_at=renewed_at, fresh_at=fresh_at, facts=facts)
 
@@ -178,24 +195,31 @@ class LearnedKernel(KnownKernel):
         super().__init__(strategy, kernels, eta)
         self.refit_every = refit_every
 
-    def learn(self, known: Knowledge, X: Tensor, Y: Tensor, count: int) -> Knowledge:
-        now = X.shape[-2]
+    def learn(self, known: Knowledge, told: Observations, count: int) -> Knowledge:
+        now, Y = told.count, told.Y
         if self.strategy._must_refit(now, count, known.renewed_at):
-            return self._fill(self._refit(known, X, Y), X, Y)
+            return self._fill(self._refit(known, told), told)
         # Before the first refit, the units follow the data at ever larger steps; always, once a task is seen or varies.
         is_early = now < self.refit_every and now >= 2 * known.renewed_at
         if is_early or (known.facts < 2 * Y[..., 0, :].numel() and count_facts(Y) > known.facts):
             renewed = self._know(known.candidates, known.chosen, self._find_units(Y))
-            return self._fill(replace(renewed, fresh_at=known.fresh_at), X, Y)
-        return super().learn(known, X, Y, count)
+            return self._fill(replace(renewed, fresh_at=known.fresh_at), told)
+        return self.append(known, told, count)
 
-    def _refit(self, known: Knowledge, X: Tensor, Y: Tensor) -> Knowledge:
+    def find_own_noise(self, known: Knowledge, sd: Tensor) -> Tensor | None:
+        units, usual = known.surrogate.units, known.noise.unsqueeze(-2)
+        variances = _scale_noise(units, sd)
+        if ((variances == usual) | sd.isnan()).all():
+            return None
+        return units.restore_variances(torch.where(sd.isnan(), usual, variances))
+
+    def _refit(self, known: Knowledge, told: Observations) -> Knowledge:
         """Return what is known of the kernels learned anew, before the first observation."""
-        units, count = self._find_units(Y), X.shape[-2]
+        units, count = self._find_units(told.Y), told.count
         # From where the last refit ended; once the data have doubled, from the start again.
         is_fresh = count >= 2 * known.fresh_at
-        points, values = units.scale_points(X), units.scale_values(Y)
-        fitted = {name: self._fit(name, known.candidates[name], points, values, is_fresh) for name in self.kernels}
+        scaled = (units.scale_points(told.X), units.scale_values(told.Y), _scale_noise(units, told.sd))
+        fitted = {name: self._fit(name, known.candidates[name], *scaled, is_fresh) for name in self.kernels}
         candidates = {name: fitted[name] or replace(known.candidates[name], score=math.nan) for name in fitted}
         scores = {name: one.score for name, one in fitted.items() if one is not None}
         if not scores:
@@ -206,7 +230,7 @@ class LearnedKernel(KnownKernel):
         chosen = choose(scores, known.chosen) if scores else known.chosen
         return replace(self._know(candidates, chosen, units), fresh_at=count if is_fresh else known.fresh_at)
 
-    def _fit(self, name: str, last: Candidate, X: Tensor, Y: Tensor, is_fresh: bool) -> Candidate | None:
+    def _fit(self, name: str, last: Candidate, X: Tensor, Y: Tensor, noise: Tensor, is_fresh: bool) -> Candidate | None:
         """Return a kernel learned from standardized data, or None if it cannot be learned."""
         kernel = deepcopy(self.kernels[name] if is_fresh else last.kernel)
         learned = {name for name, parameter in self.kernels[name].named_parameters() if parameter.requires_grad}
@@ -215,16 +239,17 @@ class LearnedKernel(KnownKernel):
         model = self.strategy._make_model(X, Y, kernel, self.eta)
         if not is_fresh and self.eta is None:
             set_noise(model.likelihood, last.noise)
+        if not noise.isnan().all():
+            model.likelihood = observe_noise(model.likelihood, noise, Y)
         try:
             learn_kernel(model)
         except ModelFittingError:
             return None
         score = score_kernel(model).mean().item() if len(self.kernels) > 1 else math.nan
-        return Candidate(model.covar_module, model.noise.detach(), score)
+        return Candidate(model.covar_module, usual_noise_of(model.likelihood).detach(), score)
 
-    def _fill(self, started: Knowledge, X: Tensor, Y: Tensor) -> Knowledge:
-        grown = self.strategy._grow(started.surrogate, X, Y)
-        return replace(started, surrogate=grown, renewed_at=X.shape[-2], facts=count_facts(Y))
+    def _fill(self, started: Knowledge, told: Observations) -> Knowledge:
+        return replace(self.append(started, told, told.count), renewed_at=told.count, facts=count_facts(told.Y))
 
     def _find_units(self, Y: Tensor) -> Units:
         return standardize(self.strategy.space.points, Y)
@@ -235,6 +260,13 @@ def choose(scores: Mapping[str, float], current: str) -> str:
     best = max(scores, key=lambda name: -math.inf if math.isnan(scores[name]) else scores[name])
     lead = scores[best] - scores.get(current, -math.inf)
     return current if lead <= SMALLEST_LEAD else best
+
+
+def _scale_noise(units: Units, sd: Tensor) -> Tensor:
+    """Return standard deviations of noise as variances inside, at least as large as can be told from none."""
+    least = min(torch.finfo(sd.dtype).eps ** 0.5, MIN_LEARNED_NOISE)
+    scale = sd.new_ones(()) if units.scale is None else units.scale
+    return (sd / scale).square().clamp_min(least)
 
 
 def _restore(candidate: Candidate, memory: dict[str, Any], X: Tensor) -> Candidate:

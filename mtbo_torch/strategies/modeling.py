@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -29,10 +30,10 @@ from mtbo_torch.models import ExactMultiTaskGP, MultiTaskGPModel
 from mtbo_torch.models.learning import make_transforms
 from mtbo_torch.regression import Regression
 from mtbo_torch.space import Space
-from mtbo_torch.strategies.base import Strategy
+from mtbo_torch.strategies.base import Observations, Strategy
 from mtbo_torch.strategies.explanation import Explanation
 from mtbo_torch.strategies.goal import Goal
-from mtbo_torch.strategies.learners import DEFAULT_ETA, KnownKernel, LearnedKernel
+from mtbo_torch.strategies.learners import DEFAULT_ETA, Knowledge, KnownKernel, LearnedKernel
 from mtbo_torch.surrogate import Surrogate, Units
 
 ModelT = TypeVar("ModelT", bound=MultiTaskGPModel)
@@ -132,8 +133,10 @@ class ModelStrategy(Strategy, Generic[ModelT]):
         """The posterior given everything told, as a BoTorch model in the user's units; signs are not turned."""
         units = self._surrogate.units
         transforms = {} if units.low is None else make_transforms(units)
-        kernel, noise = deepcopy(self._known.kernel), self._known.noise
-        model = self._make_model(self.train_X, self.train_Y, kernel, noise, **transforms).eval()
+        own = self._learner.find_own_noise(self._known, self._observed_sd.rows)
+        noise = {"eta": self._known.noise} if own is None else {"eta": None, "train_Yvar": own}
+        kernel = deepcopy(self._known.kernel)
+        model = self._make_model(self.train_X, self.train_Y, kernel, **noise, **transforms).eval()
         # A model transforms its inputs itself.
         return model.adopt(replace(self._surrogate, units=replace(units, low=None, width=None), tracking=None))
 
@@ -239,12 +242,12 @@ class ModelStrategy(Strategy, Generic[ModelT]):
         """Return the regression of the strategy before the first observation."""
 
     @abstractmethod
-    def _grow(self, surrogate: Surrogate, X: Tensor, Y: Tensor) -> Surrogate:
-        """Return what is known after ``(b) x q x d`` more points and ``(b) x q x n`` values."""
+    def _grow(self, surrogate: Surrogate, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> Surrogate:
+        """Return what is known after ``(b) x q x d`` more points, ``(b) x q x n`` values and their noise variances."""
 
     @abstractmethod
     def _restore(
-        self, started: Surrogate, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]
+        self, started: Knowledge, told: Observations, portions: list[int], memory: dict[str, Any]
     ) -> Surrogate:
         """Return what was known after the observations had been told in these portions, from what was at first."""
 
@@ -258,18 +261,18 @@ class ModelStrategy(Strategy, Generic[ModelT]):
         """Return what is known before the first observation with all the regularizers that the strategy needs."""
         return nothing
 
-    def _learn(self, X: Tensor, Y: Tensor, count: int) -> None:
-        self._known = self._learner.learn(self._known, X, Y, count)
+    def _learn(self, told: Observations, count: int) -> None:
+        self._known = self._learner.learn(self._known, told, count)
 
-    def _start_over(self, X: Tensor, Y: Tensor) -> None:
+    def _start_over(self, told: Observations) -> None:
         known = self._learner.start(self.num_tasks)
-        self._known = self._learner.learn(known, X, Y, X.shape[-2]) if X.shape[-2] else known
+        self._known = self._learner.learn(known, told, told.count) if told.count else known
 
     def _memory(self) -> dict[str, Any]:
         return self._learner.memory(self._known)
 
-    def _recall(self, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> None:
-        self._known = self._learner.recall(self._known, X, Y, portions, memory)
+    def _recall(self, told: Observations, portions: list[int], memory: dict[str, Any]) -> None:
+        self._known = self._learner.recall(self._known, told, portions, memory)
 
     @abstractmethod
     def _describe_guarantee(self) -> str:
@@ -295,6 +298,10 @@ class ModelStrategy(Strategy, Generic[ModelT]):
 class ExactModelStrategy(ModelStrategy[ExactMultiTaskGP]):
     """A strategy that models all observations."""
 
+    @property
+    def _can_know_noise(self) -> bool:  # type: ignore[override]
+        return self._can_miss_values and self.refit_every is not None
+
     def _make_model(
         self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None, **options: Any
     ) -> ExactMultiTaskGP:
@@ -303,16 +310,16 @@ class ExactModelStrategy(ModelStrategy[ExactMultiTaskGP]):
     def _fit_nothing(self, kernel: Kernel, noise: Tensor, X: Tensor, Y: Tensor) -> Regression:
         return adapt_kernel(kernel, Y.shape[-1]).fit(noise, X, Y)
 
-    def _grow(self, surrogate: Surrogate, X: Tensor, Y: Tensor) -> Surrogate:
-        return surrogate.append(X, Y)
+    def _grow(self, surrogate: Surrogate, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> Surrogate:
+        return surrogate.append(X, Y, noise)
 
     def _restore(
-        self, started: Surrogate, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]
+        self, started: Knowledge, told: Observations, portions: list[int], memory: dict[str, Any]
     ) -> Surrogate:
         # Telling the observations again, in the same portions, repeats the same arithmetic.
-        for x, y in zip(X.split(portions, dim=-2), Y.split(portions, dim=-2), strict=True):
-            started = self._grow(started, x.contiguous(), y.contiguous())
-        return started
+        for end, size in zip(accumulate(portions), portions, strict=True):
+            started = self._learner.append(started, told.pick(slice(0, end)), size)
+        return started.surrogate
 
 
 def _cut_ties(kernel: Kernel) -> MultiTaskKernel:

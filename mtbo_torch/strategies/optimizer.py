@@ -17,6 +17,7 @@ from mtbo_torch.optimization import draw_sobol
 from mtbo_torch.regression import Belief
 from mtbo_torch.scalarizations import ChebyshevScalarization
 from mtbo_torch.space import Search, make_space
+from mtbo_torch.strategies.base import Observations
 from mtbo_torch.strategies.goal import Goal
 from mtbo_torch.strategies.modeling import ExactModelStrategy
 from mtbo_torch.surrogate import Surrogate
@@ -184,9 +185,9 @@ class Optimizer(ExactModelStrategy):
     def _memory(self) -> dict[str, Any]:
         return super()._memory() | {"scrambles": list(self._scrambles)}
 
-    def _recall(self, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> None:
+    def _recall(self, told: Observations, portions: list[int], memory: dict[str, Any]) -> None:
         scrambles = [int(seed) for seed in memory["scrambles"]]
         if len(scrambles) != len(self._scrambles):
             raise ValueError(f"{len(scrambles)} scrambles")
-        super()._recall(X, Y, portions, memory)
+        super()._recall(told, portions, memory)
         self._scrambles = scrambles

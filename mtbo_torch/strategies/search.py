@@ -13,7 +13,7 @@ from mtbo_torch.inputs import Inputs
 from mtbo_torch.optimization import draw_sobol
 from mtbo_torch.scalarizations import ChebyshevScalarization, Scalarization, WeightDistribution
 from mtbo_torch.space import make_space
-from mtbo_torch.strategies.base import Strategy
+from mtbo_torch.strategies.base import Observations, Strategy
 from mtbo_torch.strategies.goal import Goal
 
 
@@ -106,7 +106,7 @@ class SobolSearch(SearchStrategy):
     def _memory(self) -> dict[str, Any]:
         return {"scrambles": list(self._scrambles)}
 
-    def _recall(self, X: Tensor, Y: Tensor, portions: list[int], memory: dict[str, Any]) -> None:
+    def _recall(self, told: Observations, portions: list[int], memory: dict[str, Any]) -> None:
         scrambles = [int(seed) for seed in memory["scrambles"]]
         if len(scrambles) != len(self._scrambles):
             raise ValueError(f"{len(scrambles)} scrambles")

@@ -92,13 +92,13 @@ def test_it_reads_well() -> None:
     text = repr(optimizer.explain())
     assert "expected to enlarge the hypervolume by" in text
     assert "satisfies the constraints with probability" in text
-    assert "nearest to observation" in text
+    assert "nearest to row" in text
     assert "g (min)" in text
     html = optimizer.explain()._repr_html_()
     assert html.count("<table>") == 3
     same = optimizer.explain(optimizer.train_X[3])
     assert isinstance(same, Explanation)
-    assert "the same as observation 4" in repr(same)
+    assert "the same as row 3" in repr(same)
     both = optimizer.explain(optimizer.train_X[:2])
     assert isinstance(both, list)
     assert [one.nearest for one in both] == [0, 1]

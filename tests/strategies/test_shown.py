@@ -90,11 +90,11 @@ def test_a_strategy_shows_its_best_observations() -> None:
     assert text.startswith(
         "MTKB: 40 observations of 3 tasks, 2 inputs in a box, 2 pending; radius 1.0, without a guarantee\n"
     )
-    assert re.findall(r"^observation (\d+) ", text, flags=re.MULTILINE) == [str(i + 1) for i in best[:10]]
+    assert re.findall(r"^row (\d+) ", text, flags=re.MULTILINE) == [str(i) for i in best[:10]]
     assert f"{VALUES[best[0], 0]:.4g}" in text
     page = strategy._repr_html_()
     assert page.count("<tr>") == text.count("\n") - 1  # a head, no rule
-    assert f'<td style="text-align: left">observation {best[0] + 1}</td>' in page
+    assert f'<td style="text-align: left">row {best[0]}</td>' in page
 
 
 def test_roles_of_tasks_and_constraints_are_said() -> None:
