@@ -76,6 +76,7 @@ from mtbo_torch.confidence import independent_nystrom_radius, independent_radius
 from mtbo_torch.feasibility import OutcomeConstraints
 from mtbo_torch.kernels import TaskwiseKernel, candidate_kernels, default_kernel, estimate_task_covar
 from mtbo_torch.metrics import RegretTracker, average_regret, hypervolume, regret_certificate, scalarized_regret
+from mtbo_torch.optuna import MultiTaskSampler
 from mtbo_torch.plotting import (
     plot_certificate,
     plot_dictionary,
@@ -949,6 +950,9 @@ CALLS: list[tuple[Callable[[], object], str]] = [
             (lambda kind=kind: kind(KERNEL, bounds=BOX, delta=0), "delta should lie in"),
         )
     ],
+    # Loops of others
+    (lambda: MultiTaskSampler(seed=-1), "seed should be an integer from 0"),
+    (lambda: MultiTaskSampler(seed=None), "seed should be an integer from 0"),
 ]
 # Refusals of what this package cannot do, in the host's words for that.
 UNSUPPORTED: list[tuple[Callable[[], object], str]] = [

@@ -41,6 +41,7 @@ ORDER = (
     "space",
     "strategies",
     "experiment",
+    "optuna",
     "problems",
     "metrics",
     "experiments",
