@@ -28,6 +28,7 @@ from mtbo_torch.improvement import LogAverageImprovement
 from mtbo_torch.inputs import Category, Inputs, Integer, Ordered, Real
 from mtbo_torch.intervals import Mixture
 from mtbo_torch.kernels import ICMKernel, IndependentKernel, SumOfSeparableKernel, TaskSimilarityKernel
+from mtbo_torch.loop import optimize
 from mtbo_torch.models import ExactMultiTaskGP, NystromMultiTaskGP
 from mtbo_torch.scalarizations import (
     BoxWeights,
@@ -81,5 +82,6 @@ __all__ = [
     "mixture_deviation",
     "mixture_radius",
     "nystrom_radius",
+    "optimize",
     "theory_oversampling",
 ]

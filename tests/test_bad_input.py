@@ -8,6 +8,7 @@ import re
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import is_dataclass
 from pathlib import Path
 
@@ -64,6 +65,7 @@ from mtbo_torch import (
     mixture_deviation,
     mixture_radius,
     nystrom_radius,
+    optimize,
     plotting,
     problems,
     scalarizations,
@@ -950,7 +952,15 @@ CALLS: list[tuple[Callable[[], object], str]] = [
             (lambda kind=kind: kind(KERNEL, bounds=BOX, delta=0), "delta should lie in"),
         )
     ],
-    # Loops of others
+    # Loops, ours and those of others
+    (lambda: optimize(TOLD, len, rounds=0), "rounds should be an integer >= 1"),
+    (lambda: optimize(TOLD, len, rounds=1, retries=-1), "retries should be an integer >= 0"),
+    (lambda: optimize(TOLD, "f", rounds=1), "function should be callable"),
+    (lambda: optimize(MODEL, len, rounds=1), "strategy should be a Strategy of a single trial"),
+    (lambda: optimize(TRIALS, len, rounds=1), "got a batch of 2"),
+    (lambda: optimize(TOLD, len, rounds=1, workers=2), "workers should be 1 without an executor"),
+    (lambda: optimize(TOLD, len, rounds=1, executor="threads", workers=2), "executor should be one of concurrent"),
+    (lambda: optimize(TOLD, len, rounds=1, executor=ThreadPoolExecutor(1)), "workers should be an integer >= 1"),
     (lambda: MultiTaskSampler(seed=-1), "seed should be an integer from 0"),
     (lambda: MultiTaskSampler(seed=None), "seed should be an integer from 0"),
 ]

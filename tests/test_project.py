@@ -41,6 +41,7 @@ ORDER = (
     "space",
     "strategies",
     "experiment",
+    "loop",
     "optuna",
     "problems",
     "metrics",
