@@ -35,6 +35,7 @@ ORDER = (
     "acquisition",
     "improvement",
     "ax_inputs",
+    "ax",
     "grid",
     "inputs",
     "optimization",
