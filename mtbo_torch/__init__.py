@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from mtbo_torch.inputs import Category, Inputs, Integer, Ordered, Real
     from mtbo_torch.intervals import Mixture
     from mtbo_torch.kernels import ICMKernel, IndependentKernel, SumOfSeparableKernel, TaskSimilarityKernel
+    from mtbo_torch.loop import optimize
     from mtbo_torch.models import ExactMultiTaskGP, NystromMultiTaskGP
     from mtbo_torch.scalarizations import (
         BoxWeights,
@@ -60,6 +61,7 @@ _HOMES = {
     "inputs": "Category Inputs Integer Ordered Real",
     "intervals": "Mixture",
     "kernels": "ICMKernel IndependentKernel SumOfSeparableKernel TaskSimilarityKernel",
+    "loop": "optimize",
     "models": "ExactMultiTaskGP NystromMultiTaskGP",
     "scalarizations": "ChebyshevScalarization HypervolumeScalarization LinearScalarization ObjectiveScalarization "
     "BoxWeights DirichletWeights FixedWeights InverseUniformWeights SphereWeights UniformWeights",
@@ -104,6 +106,7 @@ __all__ = [
     "mixture_deviation",
     "mixture_radius",
     "nystrom_radius",
+    "optimize",
     "theory_oversampling",
 ]
 

@@ -19,10 +19,18 @@ from mtbo_torch.models import MultiTaskGPModel, NystromMultiTaskGP
 from mtbo_torch.scalarizations import (
     ChebyshevScalarization,
     HypervolumeScalarization,
+    LinearScalarization,
     ObjectiveScalarization,
     Scalarization,
     WeightDistribution,
 )
+
+# Ax saves options that are words, not those that are classes.
+SCALARIZATIONS: dict[str, type[Scalarization]] = {
+    "hypervolume": HypervolumeScalarization,
+    "chebyshev": ChebyshevScalarization,
+    "linear": LinearScalarization,
+}
 
 
 def estimate_radius(model: Model, delta: float = 0.1) -> Tensor:
@@ -77,7 +85,7 @@ def construct_inputs_scalarized_ucb(
     constraints_tuple: tuple[Tensor, Tensor] | None = None,
     X_baseline: Tensor | None = None,
     X_pending: Tensor | None = None,
-    scalarization: Scalarization | type[Scalarization] | None = None,
+    scalarization: Scalarization | type[Scalarization] | str | None = None,
     weights: WeightDistribution | Tensor | None = None,
     radius: float | Tensor | None = None,
     delta: float = 0.1,
@@ -95,8 +103,8 @@ def construct_inputs_scalarized_ucb(
         constraints_tuple: ``m' x m`` and ``m' x 1``.
         X_baseline: ``t x d``, observed points.
         X_pending: ``p x d``, points that are being evaluated.
-        scalarization: A class, such as :class:`LinearScalarization`, or a scalarization of the n objectives in their
-            order, all maximized. A :class:`ChebyshevScalarization` by default.
+        scalarization: ``"chebyshev"``, ``"linear"`` or ``"hypervolume"``; or a class, or a scalarization of the n
+            objectives in their order, all maximized, which Ax cannot save. Chebyshev by default.
         weights: ``n``, or the distribution that they are drawn from anew each time. By default
             those of its ``default_weights``.
         radius: A number; :func:`estimate_radius` by default.
@@ -105,6 +113,7 @@ def construct_inputs_scalarized_ucb(
     """
     tensors = {"ref_point": ref_point, "X_baseline": X_baseline, "X_pending": X_pending}
     _require_handed_over(model, constraints, constraints_tuple, tensors)
+    scalarization = _find_class(scalarization)
     outcomes, coefficients = _find_objectives(model, objective)
     if scalarization is None and weights is None:
         _require_signs(coefficients, "or pass scalarization=LinearScalarization with weights")
@@ -140,7 +149,7 @@ def construct_inputs_average_improvement(
     constraints_tuple: tuple[Tensor, Tensor] | None = None,
     X_baseline: Tensor | None = None,
     X_pending: Tensor | None = None,
-    scalarization: type[Scalarization] = HypervolumeScalarization,
+    scalarization: type[Scalarization] | str = HypervolumeScalarization,
     weights: Tensor | None = None,
     seed: int | None = None,
 ) -> dict[str, Any]:
@@ -154,7 +163,7 @@ def construct_inputs_average_improvement(
         constraints_tuple: ``m' x m`` and ``m' x 1``.
         X_baseline: ``t x d``, observed points.
         X_pending: ``p x d``, points that are being evaluated.
-        scalarization: As in :class:`LogAverageImprovement`.
+        scalarization: ``"hypervolume"`` or ``"chebyshev"``; or the class, which Ax cannot save.
         weights: ``W x n``, of the objectives in the order of the outcomes.
         seed: As in :class:`LogAverageImprovement`.
     """
@@ -173,7 +182,7 @@ def construct_inputs_average_improvement(
         "X_pending": X_pending,
         "signs": signs.tolist(),
         "constraints": constraints_tuple,
-        "scalarization": scalarization,
+        "scalarization": _find_class(scalarization),
         "weights": weights,
         "seed": seed,
     }
@@ -192,6 +201,17 @@ def _require_handed_over(
     for name, value in tensors.items():
         if value is not None:
             require_tensor(name, value, "Pass what Ax hands over.")
+
+
+def _find_class(scalarization: Any) -> Any:
+    """Return the class that a word stands for; what is not a word as it is."""
+    if not isinstance(scalarization, str):
+        return scalarization
+    if scalarization not in SCALARIZATIONS:
+        raise ValueError(
+            f"scalarization should be one of {', '.join(SCALARIZATIONS)}, got {scalarization!r}. Correct the word."
+        )
+    return SCALARIZATIONS[scalarization]
 
 
 def _require_signs(coefficients: Tensor, remedy: str) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from mtbo_torch.display import format_html_table, format_mean_and_sd, shorten
+from mtbo_torch.experiments.compare import compute_gap
 from mtbo_torch.experiments.panels import EXPERIMENTS, PANELS, Claim
 from mtbo_torch.experiments.reproduce import PanelResult
 from mtbo_torch.experiments.storage import format_settings, read_sealed, seal, write_atomically
@@ -75,23 +76,17 @@ def judge(claim: Claim, finals: dict[str, list[float]], elsewhere: dict[str, lis
 
 def _judge_below(claim: Claim, finals: dict[str, list[float]]) -> Verdict:
     first, second = (finals[label] for label in claim.curves)
-    gap, error = _compute_gap(first, second)
+    gap, error = compute_gap(first, second)
     evidence = f"{shorten(fmean(first))} against {shorten(fmean(second))}, gap {shorten(gap)} ± {shorten(error)}"
     return Verdict(claim.text, _compare(first, second), evidence)
 
 
 def _compare(first: list[float], second: list[float]) -> str:
     """Return the outcome of the claim that the first regrets are below the second."""
-    gap, error = _compute_gap(first, second)
+    gap, error = compute_gap(first, second)
     if math.isnan(error):
         return "undecided"
     return "within the noise" if abs(gap) <= 2 * error or gap == 0 else _name_outcome(gap > 0)
-
-
-def _compute_gap(first: list[float], second: list[float]) -> tuple[float, float]:
-    """Return the mean of the paired differences and its standard error, NaN for a single trial."""
-    gaps = [b - a for a, b in zip(first, second, strict=True)]
-    return fmean(gaps), stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else math.nan
 
 
 def _name_outcome(is_confirmed: bool) -> str:
@@ -182,10 +177,11 @@ def write_index(out: Path, notes: Sequence[str] = ()) -> Path:
     """
     stored = load_facts(out)
     sections = "\n".join(_render_section(stored, name) for name in stored)
+    contents = "".join(f'<li><a href="#{name}">{name}: {html.escape(PANELS[name].title)}</a></li>' for name in stored)
     skipped = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
     choices = "".join(f"<tr><td>{html.escape(a)}</td><td>{html.escape(b)}</td></tr>" for a, b in OPEN_CHOICES)
     path = out / "index.html"
-    page = PAGE.format(sections=sections, skipped=skipped, choices=choices)
+    page = PAGE.format(contents=contents, sections=sections, skipped=skipped, choices=choices)
     write_atomically(path, page.encode())
     return path
 
@@ -215,10 +211,11 @@ def _render_section(stored: dict[str, dict[str, Any]], name: str) -> str:
     panel, facts = PANELS[name], stored[name]
     names = [column for column in FINALS if any(column in finals for finals in facts["finals"].values())]
     head = ["", *[column.replace("_", " ") for column in names], "seconds"]
+    best = {column: _find_best(column, facts["finals"]) for column in names}
     rows = [
         [
             label,
-            *[format_mean_and_sd(finals[column]) if column in finals else "" for column in names],
+            *[_render_cell(finals.get(column), best[column] == label) for column in names],
             f"{facts['seconds'][label]:.1f}",
         ]
         for label, finals in facts["finals"].items()
@@ -234,9 +231,24 @@ def _render_section(stored: dict[str, dict[str, Any]], name: str) -> str:
         "below, paired differences in the last round. "
         f'<a href="{name}/{name}.png">PNG</a> <a href="{name}/summary.csv">summary.csv</a> '
         + " ".join(f'<a href="runs/{run}/results.csv">{run}</a>' for run in panel.experiments.values())
-        + f"</p>{format_html_table([head, *rows])}<p>Claims of the paper:</p><ul>{items}</ul>"
+        + f'</p><div class="wide">{format_html_table([head, *rows])}</div>'
+        f"<p>★ has the best mean. Claims of the paper:</p><ul>{items}</ul>"
         f"<details><summary>settings and versions</summary><pre>{details}</pre></details></section>"
     )
+
+
+def _find_best(column: str, finals: dict[str, dict[str, list[float]]]) -> str | None:
+    """Return the label with the best mean of a column, if there is a choice; bounds are not compared."""
+    means = {label: fmean(columns[column]) for label, columns in finals.items() if column in columns}
+    if len(means) < 2 or column == "certificate":
+        return None
+    return (max if column.endswith("share") else min)(means, key=lambda label: means[label])
+
+
+def _render_cell(values: list[float] | None, is_best: bool) -> str:
+    if values is None:
+        return ""
+    return f"★ {format_mean_and_sd(values)}" if is_best else format_mean_and_sd(values)
 
 
 def _select_finals(columns: dict[str, Tensor]) -> dict[str, list[float]]:
@@ -262,15 +274,18 @@ def _collect_versions() -> dict[str, str]:
 
 
 PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>mtbo_torch: the paper's experiments</title>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>mtbo_torch: the paper's experiments</title>
 <style>
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em; color: #222; }}
 img {{ max-width: 100%; }} table {{ border-collapse: collapse; font-size: 14px; }}
-td, th {{ border-bottom: 1px solid #ddd; padding: 0.2em 0.8em; text-align: left; }} pre {{ font-size: 12px; }}
+td, th {{ border-bottom: 1px solid #ddd; padding: 0.2em 0.8em; text-align: left; }}
+section td, section th {{ white-space: nowrap; font-variant-numeric: tabular-nums; }}
+.wide, pre {{ overflow-x: auto; }} pre {{ font-size: 12px; }}
 </style></head><body>
 <h1>The paper's experiments</h1>
 <p>Chowdhury &amp; Gopalan, <em>No-regret Algorithms for Multi-task Bayesian Optimization</em>, reproduced.</p>
-{skipped}{sections}
-<h2>What the paper leaves open</h2><table>{choices}</table>
+{skipped}<nav><ul>{contents}<li><a href="#open">What the paper leaves open</a></li></ul></nav>{sections}
+<h2 id="open">What the paper leaves open</h2><table>{choices}</table>
 </body></html>
 """

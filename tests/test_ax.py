@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from ax.adapter.registry import Generators
 from ax.api.client import Client
-from ax.api.configs import RangeParameterConfig
+from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
 from ax.generation_strategy.generation_node import GenerationStep
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generators.torch.botorch_modular.surrogate import ModelConfig, SurrogateSpec
@@ -40,6 +41,7 @@ from mtbo_torch import (
     exact_radius,
     nystrom_radius,
 )
+from mtbo_torch.ax import make_generation_strategy
 
 # At a kink of a Chebyshev scalarization BoTorch's line search ends early, and says so.
 pytestmark = pytest.mark.filterwarnings("ignore:Optimization failed")
@@ -385,3 +387,65 @@ def test_an_unknown_option_is_refused() -> None:
     run(client, 2)
     with pytest.raises(TypeError, match="Unexpected keyword argument `radios`"):
         client.get_next_trials(max_trials=1)
+
+
+def small_client(**options: Any) -> Client:
+    client = Client(random_seed=0)
+    client.configure_experiment([RangeParameterConfig(name="x", parameter_type="float", bounds=(0.0, 5.0))])
+    client.configure_optimization(objective="-cost, output")
+    client.set_generation_strategy(make_generation_strategy(num_initial=3, seed=0, **options))
+    return client
+
+
+def test_one_line_saves_and_loads(tmp_path: Path) -> None:
+    client = small_client(scalarization="chebyshev")
+    run(client, 4)
+    assert type(model_of(client)) is ExactMultiTaskGP
+    client.save_to_json_file(str(tmp_path / "client.json"))
+    loaded = Client.load_from_json_file(str(tmp_path / "client.json"))
+    (point,), (again,) = (c.get_next_trials(max_trials=1).values() for c in (client, loaded))
+    assert again["x"] == pytest.approx(point["x"], abs=1e-4)
+    assert 0 <= again["x"] <= 5
+
+
+# Where a metric is missing, Ax models each metric by itself; then the optimizer's first steps may be flat.
+@pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.BotorchWarning")
+@pytest.mark.slow
+def test_one_line_with_everything(tmp_path: Path) -> None:
+    """A category, a whole number, a log scale, a limit between inputs, three metrics, one missing once, a constraint
+    with a threshold, two trials at a time, a save in the middle, and Ax's analyses."""
+    client = Client(random_seed=0)
+    client.configure_experiment(
+        parameters=[
+            RangeParameterConfig(name="u", parameter_type="float", bounds=(0.0, 1.0)),
+            RangeParameterConfig(name="v", parameter_type="float", bounds=(0.0, 1.0)),
+            RangeParameterConfig(name="loading", parameter_type="float", bounds=(1e-3, 1.0), scaling="log"),
+            RangeParameterConfig(name="steps", parameter_type="int", bounds=(1, 3)),
+            ChoiceParameterConfig(name="metal", parameter_type="str", values=["Pd", "Ni"], is_ordered=False),
+        ],
+        parameter_constraints=["u + v <= 1"],
+    )
+    client.configure_optimization(
+        objective="quality, -cost", outcome_constraints=["size <= 0.9", "quality >= 0.1", "cost <= 3"]
+    )
+    client.set_generation_strategy(make_generation_strategy(num_initial=5, seed=0))
+
+    def measured(point: dict[str, Any]) -> Outcomes:
+        load = math.log10(point["loading"]) / 3 + 1
+        quality = point["u"] + load * (point["metal"] == "Pd")
+        return {"quality": quality, "cost": 0.5 * point["steps"] + load, "size": point["u"] + 0.2 * point["v"]}
+
+    for number in range(4):
+        trials = client.get_next_trials(max_trials=2)
+        for index, point in trials.items():
+            assert point["u"] + point["v"] <= 1 + 1e-6
+            assert point["steps"] in (1, 2, 3)
+            data = measured(point)
+            if index == 1:
+                del data["size"]
+            client.complete_trial(trial_index=index, raw_data=data)
+        if number == 2:
+            client.save_to_json_file(str(tmp_path / "client.json"))
+            client = Client.load_from_json_file(str(tmp_path / "client.json"))
+    assert client.compute_analyses(display=False)
+    assert client.get_pareto_frontier()

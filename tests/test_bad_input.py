@@ -8,6 +8,7 @@ import re
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import is_dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from botorch.exceptions.errors import UnsupportedError
 from botorch.fit import fit_gpytorch_mll
 from botorch.models.model import ModelList
 from botorch.models.transforms import Log, Normalize, Standardize
+from botorch.test_functions.multi_objective import BraninCurrin
 from catalogue import data, icm, rbf
 from gpytorch.likelihoods import MultitaskGaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood
@@ -64,18 +66,22 @@ from mtbo_torch import (
     mixture_deviation,
     mixture_radius,
     nystrom_radius,
+    optimize,
     plotting,
     problems,
     scalarizations,
     strategies,
     theory_oversampling,
 )
+from mtbo_torch.ax import make_generation_strategy
 from mtbo_torch.ax_inputs import construct_inputs_scalarized_ucb, estimate_radius
 from mtbo_torch.cli import main
 from mtbo_torch.confidence import independent_nystrom_radius, independent_radius, mobo_radius
+from mtbo_torch.experiments.compare import Problem, compare
 from mtbo_torch.feasibility import OutcomeConstraints
 from mtbo_torch.kernels import TaskwiseKernel, candidate_kernels, default_kernel, estimate_task_covar
 from mtbo_torch.metrics import RegretTracker, average_regret, hypervolume, regret_certificate, scalarized_regret
+from mtbo_torch.optuna import MultiTaskSampler
 from mtbo_torch.plotting import (
     plot_certificate,
     plot_dictionary,
@@ -178,6 +184,7 @@ NOISY = gp(train_Yvar=1 + Y.abs())
 WARPED = ExactMultiTaskGP(X, Y.abs() + 0.1, KERNEL, eta=0.1, outcome_transform=Log())
 ACQUISITION = ucb(X_pending=Z[:2])
 WEIGHTS = UniformWeights(3)
+BRANIN = BraninCurrin()
 CONSTRAINTS = OutcomeConstraints(EYE, Y[0])
 FUNCTION = RKHSFunction(KERNEL, Z[:5], Y)
 TRACKER = RegretTracker(LinearScalarization, best_of, Y.abs(), Y[None])
@@ -959,6 +966,34 @@ CALLS: list[tuple[Callable[[], object], str]] = [
             (lambda kind=kind: kind(KERNEL, bounds=BOX, delta=0), "delta should lie in"),
         )
     ],
+    (lambda: NParEGO(2, bounds=BOX, shares_tasks="yes"), "shares_tasks should be True or False"),
+    (lambda: construct_inputs_scalarized_ucb(MODEL, scalarization="sum"), "scalarization should be one of hypervolume"),
+    (lambda: make_generation_strategy(num_initial=0), "num_initial should be an integer >= 1"),
+    (lambda: make_generation_strategy(seed=-1), "seed should be an integer from 0"),
+    # Benchmarks
+    (lambda: Problem("f", BOX, torch.zeros(2)), "function should be callable"),
+    (lambda: Problem(len, BOX[0], torch.zeros(2)), "bounds should be"),
+    (lambda: Problem(len, BOX, torch.tensor([0.0, NAN])), "ref_point should contain finite"),
+    (lambda: Problem(len, BOX, torch.zeros(2), noise_scale=-1.0), "noise_scale should"),
+    (lambda: compare({}, {"p": BRANIN}, range(2), 3), "strategies should be a dictionary"),
+    (lambda: compare({"a": RandomSearch}, [BRANIN], range(2), 3), "problems should be a dictionary"),
+    (lambda: compare({"a": TOLD}, {"p": BRANIN}, range(2), 3), "strategies should be classes or functions"),
+    (lambda: compare({"a": RandomSearch}, {"p": len}, range(2), 3), "problems should be of the kind Problem"),
+    (lambda: compare({"a": RandomSearch}, {"p": BRANIN}, [], 3), "seeds should be different numbers"),
+    (lambda: compare({"a": RandomSearch}, {"p": BRANIN}, [1, 1], 3), "seeds should be different numbers"),
+    (lambda: compare({"a": RandomSearch}, {"p": BRANIN}, [-1], 3), "seeds should be an integer from 0"),
+    (lambda: compare({"a": RandomSearch}, {"p": BRANIN}, range(2), 0), "rounds should be an integer >= 1"),
+    # Loops, ours and those of others
+    (lambda: optimize(TOLD, len, rounds=0), "rounds should be an integer >= 1"),
+    (lambda: optimize(TOLD, len, rounds=1, retries=-1), "retries should be an integer >= 0"),
+    (lambda: optimize(TOLD, "f", rounds=1), "function should be callable"),
+    (lambda: optimize(MODEL, len, rounds=1), "strategy should be a Strategy of a single trial"),
+    (lambda: optimize(TRIALS, len, rounds=1), "got a batch of 2"),
+    (lambda: optimize(TOLD, len, rounds=1, workers=2), "workers should be 1 without an executor"),
+    (lambda: optimize(TOLD, len, rounds=1, executor="threads", workers=2), "executor should be one of concurrent"),
+    (lambda: optimize(TOLD, len, rounds=1, executor=ThreadPoolExecutor(1)), "workers should be an integer >= 1"),
+    (lambda: MultiTaskSampler(seed=-1), "seed should be an integer from 0"),
+    (lambda: MultiTaskSampler(seed=None), "seed should be an integer from 0"),
 ]
 # Refusals of what this package cannot do, in the host's words for that.
 UNSUPPORTED: list[tuple[Callable[[], object], str]] = [

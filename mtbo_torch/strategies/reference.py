@@ -12,13 +12,16 @@ from botorch.acquisition import AcquisitionFunction
 from botorch.acquisition.multi_objective import qLogNoisyExpectedHypervolumeImprovement
 from botorch.acquisition.multi_objective.parego import qLogNParEGO
 from botorch.models import MixedSingleTaskGP, ModelListGP, SingleTaskGP
+from botorch.models.model import Model
 from botorch.models.transforms import Normalize, Standardize
 from botorch.sampling import SobolQMCNormalSampler
 from botorch.utils.sampling import manual_seed
-from gpytorch.mlls import SumMarginalLogLikelihood
+from gpytorch.mlls import ExactMarginalLogLikelihood, SumMarginalLogLikelihood
 from torch import Tensor
 
 from mtbo_torch.checks import require_ref_point
+from mtbo_torch.kernels import default_kernel
+from mtbo_torch.models import ExactMultiTaskGP
 from mtbo_torch.strategies.search import SearchOptions, SearchStrategy
 
 # Beyond, the boxes of the hypervolume are too many.
@@ -26,15 +29,25 @@ MOST_TASKS = 4
 
 
 class _BoTorchStrategy(SearchStrategy):
-    """Independent GPs with learned hyperparameters, after ``2 (d + 1)`` random points; one trial after another.
+    """GPs with learned hyperparameters, after ``2 (d + 1)`` random points; one trial after another.
 
     Attributes:
+        shares_tasks: Whether one :class:`ExactMultiTaskGP` models all tasks, instead of a GP for each.
         num_restarts: From how many points the acquisition is maximized.
         raw_samples: From how many points these are chosen.
         mc_samples: The number of samples of the posterior.
     """
 
     num_restarts, raw_samples, mc_samples = 4, 128, 64
+
+    def __init__(self, num_tasks: int, shares_tasks: bool = False, **options: Unpack[SearchOptions]) -> None:
+        super().__init__(num_tasks, **options)
+        if not isinstance(shares_tasks, bool):
+            raise ValueError(f"shares_tasks should be True or False, got {shares_tasks!r}. Pass one of them.")
+        self.shares_tasks = shares_tasks
+
+    def _settings(self) -> dict[str, Any]:
+        return super()._settings() | {"shares_tasks": self.shares_tasks}
 
     def _propose(self, weights: Tensor, fixed: Mapping[int, float]) -> Tensor:
         seeds = [int(torch.randint(2**31, (1,), generator=source)) for source in self._generators]
@@ -54,37 +67,56 @@ class _BoTorchStrategy(SearchStrategy):
         with manual_seed(seed), torch.enable_grad():
             if len(X) < 2 * (d + 1):
                 return self.space.from_cube(torch.rand(q, d), fixed)
-            model = ModelListGP(*[self._make_model(X, y) for y in Y.split(1, dim=-1)])
-            fit_gpytorch_mll(SumMarginalLogLikelihood(model.likelihood, model))
+            model = self._fit_together(X, Y) if self.shares_tasks else self._fit_each(X, Y)
             for weight in weights:
                 acqf = self._acquisition(model, X, Y, weight, pending if len(pending) else None, seed)
                 point = self.space.optimize(acqf, self.num_restarts, self.raw_samples, fixed)
                 pending = torch.cat([pending, point])
         return pending[-q:]
 
+    def _fit_together(self, X: Tensor, Y: Tensor) -> ExactMultiTaskGP:
+        n = Y.shape[-1]
+        kernel = default_kernel(n, self.space.num_inputs, categories=self.space.categories)
+        scaled = {"input_transform": self._normalize(), "outcome_transform": Standardize(n)}
+        model = ExactMultiTaskGP(X, Y, covar_module=kernel.to(X), **scaled)
+        fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+        return model
+
+    def _fit_each(self, X: Tensor, Y: Tensor) -> ModelListGP:
+        model = ModelListGP(*[self._make_model(X, y) for y in Y.split(1, dim=-1)])
+        fit_gpytorch_mll(SumMarginalLogLikelihood(model.likelihood, model))
+        return model
+
     def _make_model(self, X: Tensor, Y: Tensor) -> SingleTaskGP:
+        categories = self.space.categories
+        scaled = {"input_transform": self._normalize(), "outcome_transform": Standardize(1)}
+        if not categories:
+            return SingleTaskGP(X, Y, **scaled)
+        return MixedSingleTaskGP(X, Y, cat_dims=categories, **scaled)
+
+    def _normalize(self) -> Normalize | None:
+        """Return what takes all inputs but the categories to the unit cube."""
         categories, d = self.space.categories, self.space.num_inputs
         if not categories:
-            inputs = Normalize(d, bounds=self.space.hull)
-            return SingleTaskGP(X, Y, input_transform=inputs, outcome_transform=Standardize(1))
+            return Normalize(d, bounds=self.space.hull)
         others = [place for place in range(d) if place not in categories]
-        inputs = Normalize(d, bounds=self.space.hull, indices=others) if others else None
-        return MixedSingleTaskGP(X, Y, cat_dims=categories, input_transform=inputs, outcome_transform=Standardize(1))
+        return Normalize(d, bounds=self.space.hull, indices=others) if others else None
 
     @abstractmethod
     def _acquisition(
-        self, model: ModelListGP, X: Tensor, Y: Tensor, weights: Tensor, pending: Tensor | None, seed: int
+        self, model: Model, X: Tensor, Y: Tensor, weights: Tensor, pending: Tensor | None, seed: int
     ) -> AcquisitionFunction: ...
 
 
 class NParEGO(_BoTorchStrategy):
     """BoTorch's qLogNParEGO with the weights of the round, as an outside reference.
 
-    Independent GPs with hyperparameters that are learned anew in every round, after ``2 (d + 1)`` random points; a
-    batch of trials is worked off one by one.
+    Independent GPs, or one model of all tasks, with hyperparameters that are learned anew in every round, after
+    ``2 (d + 1)`` random points; a batch of trials is worked off one by one.
 
     Args:
         num_tasks: The number of tasks n.
+        shares_tasks: Whether one :class:`ExactMultiTaskGP` models all tasks, instead of a GP for each.
         options: The other arguments of :class:`RandomSearch`, such as `bounds`, ``2 x d``.
 
     Example:
@@ -95,7 +127,7 @@ class NParEGO(_BoTorchStrategy):
     """
 
     def _acquisition(
-        self, model: ModelListGP, X: Tensor, Y: Tensor, weights: Tensor, pending: Tensor | None, seed: int
+        self, model: Model, X: Tensor, Y: Tensor, weights: Tensor, pending: Tensor | None, seed: int
     ) -> AcquisitionFunction:
         sampler = SobolQMCNormalSampler(torch.Size([self.mc_samples]), seed=seed)
         return qLogNParEGO(model, X, scalarization_weights=weights, sampler=sampler, X_pending=pending)
@@ -110,6 +142,7 @@ class NEHVI(_BoTorchStrategy):
         num_tasks: The number of tasks n, from 2 to 4.
         ref_point: ``k``, the values of the objectives below which nothing counts, signs turned for those that are
             minimized; the worst values observed by default.
+        shares_tasks: As in :class:`NParEGO`.
         options: The other arguments of :class:`RandomSearch`, such as `bounds`, ``2 x d``.
 
     Example:
@@ -119,8 +152,14 @@ class NEHVI(_BoTorchStrategy):
         torch.Size([1, 1])
     """
 
-    def __init__(self, num_tasks: int, ref_point: Tensor | None = None, **options: Unpack[SearchOptions]) -> None:
-        super().__init__(num_tasks, **options)
+    def __init__(
+        self,
+        num_tasks: int,
+        ref_point: Tensor | None = None,
+        shares_tasks: bool = False,
+        **options: Unpack[SearchOptions],
+    ) -> None:
+        super().__init__(num_tasks, shares_tasks, **options)
         if ref_point is not None:
             remedy = "Leave it out to use the worst values observed."
             ref_point = require_ref_point(ref_point, self.goal.num_objectives, "tasks", remedy)
@@ -134,7 +173,7 @@ class NEHVI(_BoTorchStrategy):
         return super()._settings() | {"ref_point": None if self.ref_point is None else self.ref_point.double().tolist()}
 
     def _acquisition(
-        self, model: ModelListGP, X: Tensor, Y: Tensor, weights: Tensor, pending: Tensor | None, seed: int
+        self, model: Model, X: Tensor, Y: Tensor, weights: Tensor, pending: Tensor | None, seed: int
     ) -> AcquisitionFunction:
         return qLogNoisyExpectedHypervolumeImprovement(
             model,

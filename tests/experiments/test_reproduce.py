@@ -90,6 +90,7 @@ def test_panels_share_runs_and_more_can_be_added(tmp_path: Path) -> None:
     page = (tmp_path / "index.html").read_text()
     assert "fig3a/fig3a.svg" in page
     assert "fig1b/fig1b.svg" in page
+    assert page.index('href="#fig1b"') < page.index('href="#fig3a"') < page.index('id="fig1b"')
 
 
 @pytest.mark.slow

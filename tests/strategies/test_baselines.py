@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import oracles
@@ -15,7 +16,7 @@ from gpytorch.kernels import MultitaskKernel
 from suites import close
 from torch import Tensor
 
-from mtbo_torch import MTBKB, MTKB, LinearScalarization
+from mtbo_torch import MTBKB, MTKB, Category, ExactMultiTaskGP, Inputs, LinearScalarization, Real
 from mtbo_torch.confidence import independent_nystrom_radius, independent_radius, mobo_radius
 from mtbo_torch.strategies import ITBKB, ITKB, MOBO, NEHVI, NParEGO, RandomSearch, SobolSearch, Strategy
 
@@ -218,8 +219,17 @@ def test_sobol_points_asked_for_in_parts_are_those_asked_for_at_once(where: dict
         pytest.param(NParEGO, SPACES[0], marks=pytest.mark.slow),
         pytest.param(NEHVI, SPACES[1], marks=pytest.mark.slow),
         pytest.param(NEHVI, SPACES[0], marks=pytest.mark.slow),
+        pytest.param(partial(NParEGO, shares_tasks=True), SPACES[0], marks=pytest.mark.slow),
+        pytest.param(partial(NEHVI, shares_tasks=True), SPACES[1], marks=pytest.mark.slow),
     ],
-    ids=["NParEGO on choices", "NParEGO on a box", "NEHVI on choices", "NEHVI on a box"],
+    ids=[
+        "NParEGO on choices",
+        "NParEGO on a box",
+        "NEHVI on choices",
+        "NEHVI on a box",
+        "NParEGO with our model on a box",
+        "NEHVI with our model on choices",
+    ],
 )
 def test_botorchs_references_run_and_continue(kind: type[Strategy], where: dict[str, Tensor]) -> None:
     strategy = run(build(kind, where, seed=[0, 1]), 7)
@@ -229,6 +239,30 @@ def test_botorchs_references_run_and_continue(kind: type[Strategy], where: dict[
     assert torch.equal(resumed.ask(), points)
     assert points.shape == (2, 1, 2)
     assert ((points >= BOUNDS[0]) & (points <= BOUNDS[1])).all()
+
+
+def test_botorchs_references_on_our_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The acquisition gets one fitted model of all tasks in the user's units, with a category among the inputs."""
+    asked: list[ExactMultiTaskGP] = []
+
+    def keep(self: NEHVI, model: ExactMultiTaskGP, *others: object) -> None:
+        asked.append(model)
+        raise InterruptedError
+
+    monkeypatch.setattr(NEHVI, "_acquisition", keep)
+    inputs = Inputs({"heat": Real(300, 900), "metal": Category("Pd", "Ni")})
+    strategy = NEHVI(2, bounds=inputs, signs=[1, -1], shares_tasks=True)
+    X = inputs.encode([{"heat": 300 + 50 * i, "metal": ("Pd", "Ni")[i % 2]} for i in range(8)])
+    Y = torch.stack([(X[:, 0] / 200).sin() + X[:, 1], 100 * (X[:, 0] / 200).sin()], dim=-1)
+    strategy.tell(X, Y)
+    with pytest.raises(InterruptedError):
+        strategy.ask()
+    (model,) = asked
+    assert type(model) is ExactMultiTaskGP
+    apart = (model.posterior(X).mean - Y * torch.tensor([1, -1])).abs() / Y.std(dim=0)
+    assert apart.max() < 0.2
+    with pytest.raises(ValueError, match="shares_tasks"):
+        NEHVI(2, bounds=inputs, signs=[1, -1]).load_state_dict(strategy.state_dict())
 
 
 def test_what_cannot_be_done_is_said() -> None:

@@ -1,0 +1,159 @@
+"""Compare our Optuna sampler with Optuna's own: ``make bench-optuna``.
+
+Three problems: BoTorch's BraninCurrin and VehicleSafety, and the made-up laboratory with mixed inputs of
+``laboratory.py``, here without noise. All samplers have their defaults and start from the same 10 random trials; then
+they choose 25 more, one at a time. The hypervolume is a share of the largest known one; seconds are of the CPU, for
+each trial that the sampler chose. Runs are kept in a file, and those that are there are not repeated.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # runs are independent: one core each
+
+import argparse
+import json
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pandas as pd
+import torch
+from botorch.test_functions.multi_objective import BraninCurrin, MultiObjectiveTestProblem, VehicleSafety
+from laboratory import INPUTS, REF_POINT, TASKS, draw_rows, evaluate
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
+
+from mtbo_torch.display import progress_bar
+from mtbo_torch.metrics import hypervolume
+from mtbo_torch.optuna import MultiTaskSampler
+
+FIRST = 10
+SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
+    "ours": lambda seed: MultiTaskSampler(seed=seed),
+    "GPSampler": lambda seed: GPSampler(seed=seed),
+    "TPESampler": lambda seed: TPESampler(seed=seed),
+}
+
+
+class Botorch:
+    """One of BoTorch's problems, to be maximized."""
+
+    def __init__(self, problem: MultiObjectiveTestProblem) -> None:
+        self.problem = problem
+        self.space = {f"x{i}": FloatDistribution(*ends) for i, ends in enumerate(problem.bounds.T.tolist())}
+        self.ref_point, self.largest = problem.ref_point, problem.max_hv
+
+    def evaluate(self, params: dict[str, Any]) -> list[float]:
+        x = torch.tensor([params[name] for name in self.space], dtype=torch.double)
+        return self.problem(x).tolist()
+
+
+class Laboratory:
+    """The laboratory's true values, to be maximized."""
+
+    def __init__(self) -> None:
+        self.space = {
+            "temperature": FloatDistribution(300, 900),
+            "loading": FloatDistribution(1e-3, 1, log=True),
+            "steps": IntDistribution(1, 6),
+            "catalyst": CategoricalDistribution(INPUTS["catalyst"].values),
+        }
+        self.ref_point = REF_POINT
+        many = torch.tensor([self._turn(row) for row in evaluate(draw_rows(20_000, seed=0)).to_dict("records")])
+        self.largest = hypervolume(many.double(), REF_POINT).item()
+
+    def evaluate(self, params: dict[str, Any]) -> list[float]:
+        return self._turn(evaluate(pd.DataFrame([params])).to_dict("records")[0])
+
+    def _turn(self, row: dict[str, Any]) -> list[float]:
+        return [-row[name] if aim == "minimize" else row[name] for name, aim in TASKS.items()]
+
+
+PROBLEMS: dict[str, Callable[[], Botorch | Laboratory]] = {
+    "BraninCurrin": lambda: Botorch(BraninCurrin(negate=True).double()),
+    "VehicleSafety": lambda: Botorch(VehicleSafety(negate=True).double()),
+    "Laboratory": Laboratory,
+}
+
+
+def run(name: str, sampler: str, seed: int, trials: int) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    problem, seconds = PROBLEMS[name](), 0.0
+    directions = ["maximize"] * len(problem.ref_point)
+    study = optuna.create_study(directions=directions, sampler=RandomSampler(seed=seed))
+    for count in range(FIRST + trials):
+        if count == FIRST:
+            study.sampler = SAMPLERS[sampler](seed)
+        started = time.process_time()
+        trial = study.ask(problem.space)
+        seconds += time.process_time() - started if count >= FIRST else 0.0
+        study.tell(trial, problem.evaluate(trial.params))
+    Y = torch.tensor([trial.values for trial in study.trials], dtype=torch.double)
+    share = hypervolume(Y, problem.ref_point).item() / problem.largest
+    job = {"problem": name, "sampler": sampler, "seed": seed, "trials": trials}
+    return job | {"share": share, "seconds": seconds / trials}
+
+
+def show(runs: list[dict[str, Any]]) -> str:
+    """Return a Markdown table: mean and standard deviation over the seeds, and in how many of them ours is ahead."""
+    lines = ["| problem | sampler | runs | hypervolume share | ours is ahead in | CPU seconds per trial |"]
+    lines.append("|---|---|--:|--:|--:|--:|")
+    for name in PROBLEMS:
+        of_ours = {r["seed"]: r["share"] for r in runs if (r["problem"], r["sampler"]) == (name, "ours")}
+        for sampler in SAMPLERS:
+            mine = {r["seed"]: r for r in runs if (r["problem"], r["sampler"]) == (name, sampler)}
+            if not mine:
+                continue
+            shares = torch.tensor([r["share"] for r in mine.values()], dtype=torch.double)
+            seconds = sum(r["seconds"] for r in mine.values()) / len(mine)
+            both = [seed for seed in mine if seed in of_ours]
+            ahead = sum(of_ours[seed] > mine[seed]["share"] for seed in both)
+            versus = "" if sampler == "ours" else f"{ahead} of {len(both)}"
+            spread = f"{shares.mean():.3f} ± {shares.std(correction=0):.3f}"
+            lines.append(f"| {name} | {sampler} | {len(mine)} | {spread} | {versus} | {seconds:.2f} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--trials", type=int, default=25, help="trials after the first 10")
+    parser.add_argument("--problems", nargs="+", default=list(PROBLEMS), choices=PROBLEMS)
+    parser.add_argument("--samplers", nargs="+", default=list(SAMPLERS), choices=SAMPLERS)
+    parser.add_argument("--workers", type=int, default=2, help="number of processes")
+    parser.add_argument("--out", type=Path, default=Path("results/optuna.jsonl"))
+    parser.add_argument("--table", type=Path, default=Path("benchmarks/results/optuna.md"))
+    options = parser.parse_args()
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    jobs = [(p, s, n, options.trials) for n in range(options.seeds) for p in options.problems for s in options.samplers]
+    lines = options.out.read_text().splitlines() if options.out.exists() else []
+    stored = {(r["problem"], r["sampler"], r["seed"], r["trials"]): r for r in map(json.loads, lines)}
+    runs = [stored[job] for job in jobs if job in stored]
+    with (
+        ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool,
+        progress_bar(len(jobs), "runs", "run") as bar,
+        options.out.open("a") as file,
+    ):
+        bar.update(len(runs))
+        for future in as_completed([pool.submit(run, *job) for job in jobs if job not in stored]):
+            runs.append(future.result())
+            file.write(json.dumps(runs[-1]) + "\n")
+            file.flush()
+            bar.update(1)
+    table = show(runs)
+    print(table)
+    options.table.parent.mkdir(parents=True, exist_ok=True)
+    options.table.write_text(f"<!-- command: make bench-optuna -->\n\n{table}\n")
+
+
+if __name__ == "__main__":
+    main()
