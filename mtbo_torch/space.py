@@ -409,13 +409,12 @@ class Choices(Space):
         return points[torch.cdist(low + (high - low) * unit.to(low), points).argmin(dim=-1)]
 
     def find_nearest(self, unit: Tensor, used: Tensor, fixed: Mapping[int, float] = NOTHING) -> Tensor:
-        if self.repeat:
-            return self.from_cube(unit, fixed)
         low, high = self.hull
         found, others = used, ~self._has(fixed)
         for point in (low + (high - low) * unit.to(low)).split(1, dim=-2):
-            is_out = self._find_taken(found) | others
-            apart = torch.cdist(point, self.points).squeeze(-2).masked_fill(is_out, torch.inf)
+            is_out = others if self.repeat else self._find_taken(found) | others
+            # In shares of each input's range: otherwise the widest one would decide alone.
+            apart = torch.cdist(point / self.span, self.points / self.span).squeeze(-2).masked_fill(is_out, torch.inf)
             found = torch.cat([found, self.points[apart.argmin(dim=-1, keepdim=True)]], dim=-2)
         return found[..., used.shape[-2] :, :]
 

@@ -113,6 +113,14 @@ def test_a_design_on_few_choices_asks_for_each_once() -> None:
             assert len(torch.cat([points, few[3:4]]).unique(dim=0)) == 5
 
 
+@pytest.mark.parametrize("repeat", [True, False])
+def test_units_do_not_decide_on_a_design_among_choices(repeat: bool) -> None:
+    choices = torch.rand(60, 3, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    units = torch.tensor([1.0, 1024.0, 1 / 1024], dtype=torch.double)
+    plain, other = Optimizer(2, choices=choices, repeat=repeat), Optimizer(2, choices=choices * units, repeat=repeat)
+    assert torch.equal(plain.ask(8) * units, other.ask(8))
+
+
 def test_several_points_spread_and_choices_are_not_asked_twice() -> None:
     optimizer = played(Optimizer(2, choices=CHOICES, repeat=False), 7)
     x = optimizer.ask(5)
