@@ -13,7 +13,8 @@ try:
     from ax.adapter.registry import Generators
     from ax.generation_strategy.generation_node import GenerationStep
     from ax.generation_strategy.generation_strategy import GenerationStrategy
-    from ax.generators.torch.botorch_modular.surrogate import ModelConfig, SurrogateSpec
+    from ax.generators.torch.botorch_modular.surrogate import SurrogateSpec
+    from ax.generators.torch.botorch_modular.utils import ModelConfig
     from ax.storage.botorch_modular_registry import register_acquisition_function, register_model
 except ImportError:
     raise ImportError('The generation strategy needs Ax. Run: pip install "mtbo-torch[ax]"') from None

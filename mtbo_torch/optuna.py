@@ -176,8 +176,9 @@ def _describe(distribution: BaseDistribution) -> Input:
     assert isinstance(distribution, FloatDistribution | IntDistribution)
     if not _has_list(distribution):
         return Real(distribution.low, distribution.high, distribution.log)
-    count = round((distribution.high - distribution.low) / distribution.step)
-    return Ordered(*[_read(distribution, distribution.low + i * distribution.step) for i in range(count + 1)])
+    assert distribution.step is not None
+    numbers = range(round((distribution.high - distribution.low) / distribution.step) + 1)
+    return Ordered(*[_read(distribution, distribution.low + i * distribution.step) for i in numbers])
 
 
 def _has_list(distribution: FloatDistribution | IntDistribution) -> bool:
