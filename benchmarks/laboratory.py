@@ -78,7 +78,7 @@ def run_experiment(seed: int, **options: Any) -> pd.DataFrame:
     experiment.tell(rows)
     for _ in range(EVALUATIONS // WORKERS):
         proposals = experiment.ask(WORKERS)
-        experiment.tell(evaluate(proposals, generator).assign(asked=proposals.index))
+        experiment.tell(evaluate(proposals, generator))
     return experiment.table
 
 
