@@ -78,7 +78,7 @@ def run_experiment(seed: int, **options: Any) -> pd.DataFrame:
     experiment.tell(rows)
     for _ in range(EVALUATIONS // WORKERS):
         proposals = experiment.ask(WORKERS)
-        experiment.tell(evaluate(proposals, generator).assign(asked=proposals.index))
+        experiment.tell(evaluate(proposals, generator))
     return experiment.table
 
 
@@ -173,12 +173,11 @@ def main() -> None:
     options = parser.parse_args()
     best = measure(draw_rows(20_000, seed=0))
     done = []
+    jobs = [(name, seed) for name in options.ways for seed in range(options.seeds)]
     with ProcessPoolExecutor(options.workers) as pool:
-        jobs = [pool.submit(run, name, seed) for name in options.ways for seed in range(options.seeds)]
-        for job in jobs:
-            done.append(job.result())
-            way, volume, took = done[-1]
+        for way, volume, took in pool.map(run, *zip(*jobs, strict=True)):  # which stops at the first error
             print(f"{way}: {volume / best:.3f}, {took:.2f} s per evaluation", file=sys.stderr, flush=True)
+            done.append((way, volume, took))
     seeds = " | ".join(f"seed {seed}" for seed in range(options.seeds))
     lines = [f"| way | {seeds} | mean | seconds per evaluation |", "|---|" + "---|" * (options.seeds + 2)]
     for name in options.ways:

@@ -110,7 +110,7 @@ class Experiment:
                 the noise, or of the mean of several measurements; where it is empty or missing, the noise is learned.
         """
         if hasattr(table, "columns") and table.index.name == ASKED:
-            table = table.reset_index()
+            table = table.reset_index(drop=ASKED in table.columns)
         rows = _list_rows("table", table, [*self.inputs.names, *self.tasks])
         X, Y, sd = self.inputs.encode(rows), self._read_values(rows), self._read_deviations(rows)
         numbers = [self._read_number(row.get(ASKED)) for row in rows]

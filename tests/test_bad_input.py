@@ -203,7 +203,7 @@ def no_radius(t: int) -> None:
 
 FUSSY = mtkb(bounds=None, choices=Z, radius=no_radius)
 SOBOL = SobolSearch(3, choices=Z)
-STRATEGIES = (TOLD, BUDGETED, TRIALS, FUSSY, SOBOL)
+STRATEGIES = (TOLD, BUDGETED, LEARNING, TRIALS, FUSSY, SOBOL)
 
 
 CALLS: list[tuple[Callable[[], object], str]] = [

@@ -43,7 +43,7 @@ class Observations(NamedTuple):
     sd: Tensor
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """The number of points t."""
         return self.X.shape[-2]
 
@@ -292,7 +292,7 @@ class Strategy(ABC):
         with torch.no_grad(), self._nothing_drawn_if_refused():
             self._start_over(told)
         self._observations = told
-        self._portions = [told.count] if told.count else []
+        self._portions = [told.size] if told.size else []
 
     @property
     def _observations(self) -> Observations:

@@ -114,7 +114,7 @@ class KnownKernel:
 
     def append(self, known: Knowledge, told: Observations, count: int) -> Knowledge:
         """Return what is known after the last `count` of all observations, kernel and units as they are."""
-        newest = slice(told.count - count, None)
+        newest = slice(told.size - count, None)
         new, noise = told.pick(newest), self.find_own_noise(known, told.sd)
         own = None if noise is None else noise[..., newest, :]
         return replace(known, surrogate=self.strategy._grow(known.surrogate, new.X, new.Y, own))
@@ -196,7 +196,7 @@ class LearnedKernel(KnownKernel):
         self.refit_every = refit_every
 
     def learn(self, known: Knowledge, told: Observations, count: int) -> Knowledge:
-        now, Y = told.count, told.Y
+        now, Y = told.size, told.Y
         if self.strategy._must_refit(now, count, known.renewed_at):
             return self._fill(self._refit(known, told), told)
         # Before the first refit, the units follow the data at ever larger steps; always, once a task is seen or varies.
@@ -215,7 +215,7 @@ class LearnedKernel(KnownKernel):
 
     def _refit(self, known: Knowledge, told: Observations) -> Knowledge:
         """Return what is known of the kernels learned anew, before the first observation."""
-        units, count = self._find_units(told.Y), told.count
+        units, count = self._find_units(told.Y), told.size
         # From where the last refit ended; once the data have doubled, from the start again.
         is_fresh = count >= 2 * known.fresh_at
         scaled = (units.scale_points(told.X), units.scale_values(told.Y), _scale_noise(units, told.sd))
@@ -249,7 +249,7 @@ class LearnedKernel(KnownKernel):
         return Candidate(model.covar_module, usual_noise_of(model.likelihood).detach(), score)
 
     def _fill(self, started: Knowledge, told: Observations) -> Knowledge:
-        return replace(self.append(started, told, told.count), renewed_at=told.count, facts=count_facts(told.Y))
+        return replace(self.append(started, told, told.size), renewed_at=told.size, facts=count_facts(told.Y))
 
     def _find_units(self, Y: Tensor) -> Units:
         return standardize(self.strategy.space.points, Y)

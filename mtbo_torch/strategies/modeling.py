@@ -266,7 +266,7 @@ class ModelStrategy(Strategy, Generic[ModelT]):
 
     def _start_over(self, told: Observations) -> None:
         known = self._learner.start(self.num_tasks)
-        self._known = self._learner.learn(known, told, told.count) if told.count else known
+        self._known = self._learner.learn(known, told, told.size) if told.size else known
 
     def _memory(self) -> dict[str, Any]:
         return self._learner.memory(self._known)
