@@ -41,7 +41,7 @@ package: $(READY)
 	build/empty/bin/pip install --quiet --constraint constraints.txt "$$(ls dist/*.whl)[plot]"
 	cd build && empty/bin/mtbo-torch --version --environment && empty/bin/mtbo-torch demo --out demo.png
 
-# The versions that pyproject.toml allows, beside those of constraints.txt: make test-versions VERSIONS="botorch==0.18.0"
+# The versions that pyproject.toml allows, beside those of constraints.txt: make test-versions VERSIONS="botorch==0.17.2"
 test-versions: $(READY)
 	rm -rf build/versions
 	$(BIN)/python -m venv build/versions

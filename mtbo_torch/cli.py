@@ -15,7 +15,7 @@ import torch
 from botorch.utils.multi_objective.pareto import is_non_dominated
 from torch import Tensor
 
-from mtbo_torch import __version__
+import mtbo_torch
 from mtbo_torch.display import format_mean_and_sd, format_text_table, progress_bar
 from mtbo_torch.experiments.algorithms import ALGORITHMS, DEFAULT_ALGORITHMS, resolve_names
 from mtbo_torch.experiments.panels import PANELS, Settings, build_instances
@@ -37,7 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _add_reproduce(commands.add_parser("reproduce", help="run the paper's experiments", epilog=_list_panels()))
     options = parser.parse_args(arguments)
     if options.version or options.environment:
-        print(f"mtbo_torch {__version__}", *(describe_environment() if options.environment else ()), sep="\n")
+        print(
+            f"mtbo_torch {mtbo_torch.__version__}", *(describe_environment() if options.environment else ()), sep="\n"
+        )
         return
     if options.command is None:
         parser.error("a command is required: demo or reproduce")
