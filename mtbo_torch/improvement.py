@@ -34,8 +34,10 @@ WIDE = 2.0
 MIN_WIDTH, GAIN_WIDTH = 1e-2, 1e-6
 # The smallest best value, below which only rounding tells it from zero.
 LEAST_BEST = 1e-8
-# How far below the worst of the front an inferred reference point is, in shares of the front's range.
-MARGIN = 0.1
+# An inferred reference point lies below the worst of the front by this share of the front's range, or at the lower
+# whisker of a box plot if that is lower: the worst value that is not below the first quartile by more than so many times
+# the distance of the quartiles.
+MARGIN, WHISKER = 0.1, 1.5
 # Points are processed in chunks of about this many numbers, which fit into a cache.
 CHUNK = 2**18
 
@@ -177,8 +179,7 @@ class Incumbent:
                 prior, with ``feasible`` False.
             variance: ``(b) x t x k``.
             samples: What to average over.
-            ref_point: ``k`` or ``(b) x k``; where it is NaN or None, a tenth of the front's range below the front's
-                worst value.
+            ref_point: ``k`` or ``(b) x k``; where it is NaN or None, it follows from the values found.
             feasible: ``(b) x t``, which points count; all by default.
         """
         feasible = torch.ones_like(mean[..., 0], dtype=torch.bool) if feasible is None else feasible
@@ -263,15 +264,21 @@ def _positive_part(x: Tensor) -> Tensor:
 
 
 def _infer_ref_point(mean: Tensor, feasible: Tensor, spread: Tensor) -> Tensor:
-    """Return ``(b) x 1 x k``: a tenth of the front's range below its worst values, as BoTorch does."""
-    counts = feasible | ~feasible.any(dim=-1, keepdim=True)
+    """Return ``(b) x 1 x k``: a tenth of the front's range below its worst values, or the lower whisker if lower.
+
+    While few points are known the front is narrow, and what lies beyond its ends would not count.
+    """
+    counts = (feasible | ~feasible.any(dim=-1, keepdim=True)).unsqueeze(-1)
     # Points that do not count are dominated by all that do.
     lowest = mean.amin(dim=-2, keepdim=True) - spread
-    front = is_non_dominated(torch.where(counts.unsqueeze(-1), mean, lowest), deduplicate=False) & counts
-    on_front = front.unsqueeze(-1)
+    on_front = is_non_dominated(torch.where(counts, mean, lowest), deduplicate=False).unsqueeze(-1) & counts
     nadir = mean.masked_fill(~on_front, torch.inf).amin(dim=-2, keepdim=True)
     ideal = mean.masked_fill(~on_front, -torch.inf).amax(dim=-2, keepdim=True)
-    return nadir - MARGIN * torch.where(ideal > nadir, ideal - nadir, spread)
+    below_front = nadir - MARGIN * torch.where(ideal > nadir, ideal - nadir, spread)
+    counted = mean.masked_fill(~counts, torch.nan)
+    first, third = (counted.nanquantile(share, dim=-2, keepdim=True) for share in (0.25, 0.75))
+    worst = mean.masked_fill(~counts, torch.inf).amin(dim=-2, keepdim=True)
+    return torch.minimum(below_front, torch.maximum(worst, first - WHISKER * (third - first)))
 
 
 class _LogAverage(torch.autograd.Function):
@@ -380,7 +387,8 @@ class LogAverageImprovement(BeliefAcquisition):
     Args:
         model: A fitted multi-output model: ours, or any with a posterior.
         ref_point: ``k``, the value of each objective that has to be exceeded to count, in the units of the tasks, signs
-            not turned. Where it is NaN or None: a tenth of the front's range below the front's worst value.
+            not turned. Where it is NaN or None, the lower of two: a tenth of the front's range below the front's worst
+            value, and the worst value found that is no outlier.
         X_baseline: ``t x d``, the points observed; also ``(b) x t x d``. It can be left out for our models.
         X_pending: ``p x d`` points that are being evaluated; also ``(b) x p x d`` for a model with a batch shape.
         signs: 1 (maximize), -1 (minimize) or 0 (not an objective) for each task; all are maximized by default.

@@ -322,11 +322,23 @@ def test_trials_at_once_are_each_alone() -> None:
         close(many[1, i], log_improvement(m + 0.1, v, alone), 1e-12)
 
 
-def test_the_inferred_reference_point_is_botorchs() -> None:
+def find_whisker(values: np.ndarray) -> float:
+    first, third = np.percentile(values, [25, 75])
+    return max(values.min(), first - 1.5 * (third - first))
+
+
+def test_the_inferred_reference_point_is_botorchs_or_that_of_a_box_plot() -> None:
     found = torch.stack([scene(3, t=12, seed=seed)[0] for seed in (0, 1)])
+    found[0, 5, 1] = -1e6  # an outlier
     inferred = found_among(found, torch.zeros_like(found)).ref_point
+    lower = set()
     for own, point in zip(found, inferred, strict=True):
-        close(point[0], infer_reference_point(own[is_non_dominated(own)]), 1e-12)
+        theirs = infer_reference_point(own[is_non_dominated(own)])
+        whiskers = double([find_whisker(values) for values in own.mT.numpy()])
+        close(point[0], torch.minimum(theirs, whiskers), 1e-12)
+        lower |= set((whiskers < theirs).tolist())
+    assert lower == {True, False}
+    assert inferred[0, 0, 1] > -1e3
     given = found_among(found, torch.zeros_like(found), double([0.2, math.nan, math.nan])).ref_point
     close(given[..., 0], torch.full((2, 1), 0.2, dtype=torch.double), 1e-12)
     close(given[..., 1:], inferred[..., 1:], 1e-12)
