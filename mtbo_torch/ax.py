@@ -19,8 +19,7 @@ try:
 except ImportError:
     raise ImportError('The generation strategy needs Ax. Run: pip install "mtbo-torch[ax]"') from None
 
-# With limits between parameters and a category, Ax has all its 20 restarts searched as one problem of SciPy's SLSQP,
-# whose cost grows with the third power of their number.
+# With limits between parameters and a category, Ax is slow, as all its 20 restarts are one problem of SciPy's SLSQP then.
 SEARCH = {"num_restarts": 5, "raw_samples": 256}
 # So that Ax can save experiments that use them, and load them again.
 for _model in (ExactMultiTaskGP, NystromMultiTaskGP):

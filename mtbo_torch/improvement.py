@@ -35,8 +35,8 @@ MIN_WIDTH, GAIN_WIDTH = 1e-2, 1e-6
 # The smallest best value, below which only rounding tells it from zero.
 LEAST_BEST = 1e-8
 # An inferred reference point lies below the worst of the front by this share of the front's range, or at the lower
-# whisker of a box plot if that is lower: the worst value that is not below the first quartile by more than so many times
-# the distance of the quartiles.
+# whisker of a box plot if that is lower: the worst value that is not below the first quartile by more than so many
+# times the distance of the quartiles.
 MARGIN, WHISKER = 0.1, 1.5
 # Points are processed in chunks of about this many numbers, which fit into a cache.
 CHUNK = 2**18

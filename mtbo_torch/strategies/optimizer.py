@@ -45,7 +45,7 @@ class Optimizer(ExactModelStrategy):
             ``{"yield": "maximize", "cost": "minimize", "purity": "at least 0.9", "color": "watch"}``.
         constraints: The pair of A, ``m x n``, and c, ``m``: the values of all n tasks should satisfy :math:`A y \le c`.
         ref_point: ``k``, the value of each objective that has to be exceeded to count, in the units of the values told
-            and with their signs. By default it follows from the front found so far.
+            and with their signs. By default it follows from the values found so far.
         repeat: Whether a choice may be asked for again.
         seed: All randomness follows from it. A list of b seeds gives b independent trials side by side: points are
             then ``b x q x d`` and values ``b x q x n``.
