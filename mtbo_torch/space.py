@@ -20,7 +20,7 @@ from mtbo_torch.grid import Grid
 from mtbo_torch.inputs import Inputs
 from mtbo_torch.linalg import is_free_to_look
 from mtbo_torch.optimization import maximize
-from mtbo_torch.regression import Belief, rows_at
+from mtbo_torch.regression import Belief, Lookup, rows_at
 from mtbo_torch.surrogate import Surrogate
 
 DEFAULT_RESTARTS, DEFAULT_RAW_SAMPLES = 10, 256
@@ -425,8 +425,10 @@ class Choices(Space):
         return points[(uniform * len(points)).long().to(points.device)]
 
     def describe_outside(self, x: Tensor) -> str:
+        if not is_free_to_look(x) or (self._lookup.find(x) >= 0).all():
+            return ""
         said = super().describe_outside(x)
-        if said or not is_free_to_look(x):
+        if said:
             return said
         apart = torch.cdist(x / self.span, self.points / self.span, p=torch.inf).amin(dim=-1)
         strange = (apart > self.tolerance).flatten()
@@ -476,6 +478,10 @@ class Choices(Space):
                 f"q should be at most {left}, the number of choices that were neither told nor are pending, got "
                 f"{wanted}. With repeat=True choices are asked for again."
             )
+
+    @cached_property
+    def _lookup(self) -> Lookup:
+        return Lookup(self.points)
 
     @cached_property
     def _first_equal(self) -> Tensor:

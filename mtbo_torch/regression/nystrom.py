@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mtbo_torch.linalg import cholesky_logdet, cholesky_plus_one, safe_cholesky, solve_lower
+from mtbo_torch.linalg import cholesky_logdet, cholesky_plus_one, solve_lower
 from mtbo_torch.regression.base import Audit, Growth, Regression, Renewal, Tracked, expand_fields, shared_product
 from mtbo_torch.regression.factor import GrowingRows
-from mtbo_torch.regression.sites import Distinct, Sites, rows_at
+from mtbo_torch.regression.sites import Distinct, Lookup, Sites, rows_at
 from mtbo_torch.regression.structure import MatrixKernel
-from mtbo_torch.regression.subspace import Subspace, minus_outer
+from mtbo_torch.regression.subspace import Subspace, minus_outer, outer_by_point
 from mtbo_torch.regression.whitened import GroupedRows, RowKernel
 
 # Data that are there at once begin with a dictionary of this many points.
@@ -65,6 +66,8 @@ class NystromRegression(Regression):
         drift: ``(b)``, the sum of :math:`\|\tilde\Gamma(x_s, x_s)\| / \eta` over what was observed since the
             dictionary was drawn. Of several noises, the first is the one that dictionaries are drawn for.
         deviations: ``(b) x t x n``, of the noise, where observations have their own; rows are then whitened by them.
+        diagonal: ``(b) x r x mp``, that of H while H has nothing else, as after a fit: its basis is that of v's
+            eigenvectors. None once there were appends.
     """
 
     subspace: Subspace
@@ -80,6 +83,7 @@ class NystromRegression(Regression):
     information: Tensor
     drift: Tensor
     deviations: Tensor | None = None
+    diagonal: Tensor | None = field(default=None, repr=False)
     growth: Growth | None = field(default=None, repr=False)
 
     @classmethod
@@ -170,9 +174,10 @@ class NystromRegression(Regression):
         return NystromRegression.fit(kernel, noise, self.train_X, self.train_Y, self.dictionary, self.oversampling)
 
     def audit(self) -> Audit:
-        sites = Sites.of(self.train_X, self.train_Y)
-        pieces = self.subspace.in_blocks(sites.points)
-        return self.audit_at(sites, ((p, self._mean(phi), self.subspace.residual(X, phi)) for p, X, phi in pieces))
+        distinct = self._distinct()
+        pieces = self.subspace.in_blocks(distinct.points)
+        known = ((p, self._mean(phi), self.subspace.residual(X, phi)) for p, X, phi in pieces)
+        return self.audit_at(Sites.of(distinct, self.train_Y), known)
 
     def audit_at(self, sites: Sites, pieces: Iterable[tuple[slice, Tensor, Tensor]]) -> Audit:
         r"""Do so from pieces of the sites: where these are, and there the means and :math:`k - \phi^T \phi`.
@@ -225,7 +230,7 @@ class NystromRegression(Regression):
         return self._with_dictionary(wanted, self._distinct())
 
     def append(
-        self, X: Tensor, Y: Tensor, noise: Tensor | None = None, features: Tensor | None = None
+        self, X: Tensor, Y: Tensor, noise: Tensor | None = None, known: tuple[Tensor, Tensor] | None = None
     ) -> NystromRegression:
         r"""Condition on ``(b) x q x d`` points and ``(b) x q x n`` values, on the same dictionary.
 
@@ -237,11 +242,13 @@ class NystromRegression(Regression):
             X: The points.
             Y: The values.
             noise: ``(b) x q x n`` variances, where observations have their own.
-            features: ``(b) x G x qp x mp``, :math:`\phi` of the points, if they are known.
+            known: ``(b) x G x qp x mp``, :math:`\phi` of the points, and what the span misses of them together,
+                ``(b) x G x qp x qp``, if that is known.
         """
         rows, deviations = self.rows, self._deviations_of_new(noise, Y)
-        features = self.subspace.features(X) if features is None else features
-        residual = _whiten_both(self.subspace.joint_residual(X, features), deviations)
+        features = self.subspace.features(X) if known is None else known[0]
+        residual = self.subspace.joint_residual(X, features) if known is None else known[1]
+        residual = _whiten_both(residual, deviations)
         features = _whiten_rows(features, deviations)
         product = features @ self.inverse
         seen = product @ features.mT
@@ -263,6 +270,7 @@ class NystromRegression(Regression):
             information=self.information + rows.logdet(gain).clamp_min(0),
             drift=self.drift + self._of_first(rows.whitened_norm(variances).clamp_min(0).sum(dim=-1)),
             deviations=_join(self.deviations, deviations),
+            diagonal=None,
             growth=Growth(directions, residuals),
         )
 
@@ -276,6 +284,7 @@ class NystromRegression(Regression):
         own_dims = {"dictionary": 1, "dictionary_size": 0, "information": 0, "drift": 0}
         own_dims |= {"inverse": 3, "previous_inverse": 3, "coefficients": 3, "logdets": 1}
         own_dims |= {} if self.deviations is None else {"deviations": 2}
+        own_dims |= {} if self.diagonal is None else {"diagonal": 2}
         tensors = expand_fields(self, batch_shape, **own_dims)
         X, Y = self.observed_X.expand(batch_shape), self.observed_Y.expand(batch_shape)
         subspace = self.subspace.expand(batch_shape)
@@ -297,15 +306,13 @@ class NystromRegression(Regression):
         groups = tensors["inverse"].shape[:-2]
         if tensors["logdets"].shape != groups or tensors["information"].shape != groups[:-1]:
             raise ValueError(f"logdets and information of {groups} groups of other shapes")
-        return replace(self, subspace=subspace, observed_X=GrowingRows.of(X), observed_Y=GrowingRows.of(Y), **stored)
+        observed = {"observed_X": GrowingRows.of(X), "observed_Y": GrowingRows.of(Y)}
+        return replace(self, subspace=subspace, diagonal=None, **observed, **stored)
 
     def track(self, points: Tensor) -> TrackedNystrom:
         features = self.subspace.features(points)
-        residual = self.subspace.residual(points, features)
-        blocks = self.subspace.covariance(points, features, self.inverse)
-        sites = None if self.num_observations else Sites.at(points, self.train_Y)
-        mean = self._mean(features).mT.contiguous().mT  # with the points next to each other, as what is added to it
-        return TrackedNystrom(self, points, features, residual, blocks, mean, sites)
+        sites = None if self.num_observations else Sites.none(self.train_Y)
+        return TrackedNystrom(self, points, features, self.subspace.residual(points, features), sites)
 
     def _evidence(self, points: Tensor) -> Tensor:
         """Return the features, ``(b) x G x Pp x mp``."""
@@ -341,7 +348,8 @@ class NystromRegression(Regression):
         return (self.expected_noise if noise is None else noise).sqrt().expand(Y.shape)
 
     def _probs(self, distinct: Distinct) -> Tensor:
-        inverse = self.previous_inverse[..., : self.rows.leading_groups, :, :]
+        first = self.previous_inverse[:1] if self.is_swept else self.previous_inverse
+        inverse = first[..., : self.rows.leading_groups, :, :]
         norms = []
         for place, points, features in self.subspace.in_blocks(distinct.points):
             blocks = self.subspace.covariance(points, features, inverse)
@@ -386,13 +394,15 @@ class TrackedNystrom(Tracked):
         X: ``N x d``.
         features: ``(b) x G x Np x mp``.
         residual: ``(b) x G x N x p x p``, what the span misses of each point.
+        sites: All observations, if they are known to be at these points.
+        lookup: The places of these points, if somebody has looked for some before.
+
+    Attributes:
         blocks: ``(b) x r x N x p x p``, the whitened covariances.
         mean: ``(b) x N x n``.
-        sites: All observations, if they are known to be at these points.
     """
 
     regression: NystromRegression
-    mean: Tensor
 
     def __init__(
         self,
@@ -400,21 +410,43 @@ class TrackedNystrom(Tracked):
         X: Tensor,
         features: Tensor,
         residual: Tensor,
-        blocks: Tensor,
-        mean: Tensor,
         sites: Sites | None = None,
+        lookup: Lookup | None = None,
     ) -> None:
         super().__init__(regression, X)
-        self.features, self.residual, self.blocks = features, residual, blocks
-        self.mean, self.sites = mean, sites
+        self.features, self.residual, self.sites = features, residual, sites
+        self._known_lookup = lookup
+
+    @cached_property
+    def mean(self) -> Tensor:
+        # With the points next to each other, as what is added to it.
+        return self.regression._mean(self.features).mT.contiguous().mT
+
+    @cached_property
+    def blocks(self) -> Tensor:
+        regression, diagonal = self.regression, self.regression.diagonal
+        if diagonal is None:
+            return regression.subspace.covariance(self.X, self.features, regression.inverse)
+        if regression.rows.rows_per_point == 1:
+            seen = shared_product(diagonal.unsqueeze(-2), self.features.square().mT).mT.unsqueeze(-1)
+        else:
+            own = self.features.unflatten(-2, (-1, regression.rows.rows_per_point))
+            seen = outer_by_point(own * diagonal[..., None, None, :], own)
+        return torch.addcmul(seen, regression.rows.eigvals[..., None, None, None], self.residual)
+
+    @property
+    def _lookup(self) -> Lookup:
+        if self._known_lookup is None:
+            self._known_lookup = Lookup(self.X)
+        return self._known_lookup
 
     def append(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, renew: Renewal | None = None) -> Tracked:
-        places = None if self.sites is None else self.sites.find(X)
-        if self.sites is None or places is None:
+        places = None if self.sites is None else self._lookup.find(X)
+        if self.sites is None or places is None or (places < 0).any():
             return super().append(X, Y, noise, renew)
-        tracked = self._follow(self.regression.append(X, Y, noise, self._features_at(places)), renew)
+        tracked = self._follow(self.regression.append(X, Y, noise, self._known_at(places)), renew)
         assert isinstance(tracked, TrackedNystrom)
-        tracked.sites = self.sites.add(places, Y)
+        tracked.sites, tracked._known_lookup = self.sites.add(places, Y), self._known_lookup
         return tracked
 
     def advance(self, grown: Regression) -> Tracked:
@@ -423,15 +455,17 @@ class TrackedNystrom(Tracked):
         directions, residuals = grown.growth.rows, grown.growth.residuals
         change = shared_product(directions, self.features.mT).mT  # (b) x r x Np x q
         own = change.unflatten(-2, (-1, grown.rows.rows_per_point))
-        mean = self.mean + grown.rows.mean_of_groups(change, residuals)
-        blocks = minus_outer(self.blocks, own)
-        return TrackedNystrom(grown, self.X, self.features, self.residual, blocks, mean)
+        tracked = TrackedNystrom(grown, self.X, self.features, self.residual)
+        tracked.mean = self.mean + grown.rows.mean_of_groups(change, residuals)
+        tracked.blocks = minus_outer(self.blocks, own)
+        return tracked
 
     def audit(self) -> Audit:
         if self.sites is None:
             return super().audit()
-        seen, here = self.sites.occupied()
-        return self.regression.audit_at(seen, [(slice(None), self.mean[..., here, :], self.residual[..., here, :, :])])
+        here = self.sites.places
+        known = (slice(None), self.mean[..., here, :], self.residual[..., here, :, :])
+        return self.regression.audit_at(self.sites, [known])
 
     @property
     def covariance(self) -> Tensor:
@@ -452,19 +486,27 @@ class TrackedNystrom(Tracked):
 
     def restore(self, tensors: dict[str, Tensor]) -> TrackedNystrom:
         """Return what :meth:`tensors` was made from, to the last bit."""
-        if tensors["blocks"].shape != self.blocks.shape or tensors["mean"].shape != self.mean.shape:
-            raise ValueError(f"blocks should have shape {tuple(self.blocks.shape)}. Save the state again.")
-        blocks, mean, rest = tensors["blocks"], tensors["mean"], tensors.keys() - {"blocks", "mean"}
-        sites = (
-            Sites.at(self.X, self.regression.train_Y).restore({name: tensors[name] for name in rest}) if rest else None
-        )
-        return TrackedNystrom(self.regression, self.X, self.features, self.residual, blocks, mean, sites)
+        regression, p = self.regression, self.regression.rows.rows_per_point
+        groups, N = regression.inverse.shape[:-2], len(self.X)
+        shapes = {"blocks": (*groups, N, p, p), "mean": (*groups[:-1], N, regression.num_tasks)}
+        for name, shape in shapes.items():
+            if tensors[name].shape != shape:
+                raise ValueError(f"{name} should have shape {shape}. Save the state again.")
+        rest = {name: value for name, value in tensors.items() if name not in shapes}
+        sites = Sites.none(regression.train_Y).restore(rest) if rest else None
+        tracked = TrackedNystrom(regression, self.X, self.features, self.residual, sites)
+        tracked.blocks, tracked.mean = tensors["blocks"], tensors["mean"]
+        return tracked
 
-    def _features_at(self, places: Tensor) -> Tensor:
-        """Return ``(b) x G x qp x mp`` at the ``(b) x q`` places."""
+    def _known_at(self, places: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return features and residual, as :meth:`NystromRegression.append` takes them, at the ``(b) x q`` places."""
         by_point = self.features.unflatten(-2, (len(self.X), -1))
         index = places[..., None, :, None, None].expand(*by_point.shape[:-3], -1, *by_point.shape[-2:])
-        return by_point.gather(-3, index).flatten(-3, -2)
+        features = by_point.gather(-3, index).flatten(-3, -2)
+        if places.shape[-1] > 1:
+            return features, self.regression.subspace.joint_residual(self.X[places], features)
+        index = places[..., None, :, None, None].expand(*self.residual.shape[:-3], -1, *self.residual.shape[-2:])
+        return features, self.residual.gather(-3, index).squeeze(-3)
 
 
 def _fit(
@@ -487,14 +529,27 @@ def _fit(
         moment = moment + features.mT @ (features * counts[..., None, :, None])
         response = response + shared_product(targets.mT, features).mT
     shift = rows.eigvals.reciprocal()
-    precision = moment + shift[..., None, None] * torch.eye(subspace.root.shape[-1], dtype=X.dtype, device=X.device)
-    chol = safe_cholesky(precision, shift.expand(precision.shape[:-2]), precision, "Use a larger eta or float64.")
-    inverse = torch.cholesky_inverse(chol)
-    # log det(I + xi v) = size * log(xi) + log det(v + I / xi)
-    logdets = precision.shape[-1] * rows.eigvals.log() + cholesky_logdet(chol)
+    # In the basis of v's eigenvectors, H is diagonal for all groups and regularizers at once.
+    moment = moment.expand(*subspace.root.shape[:-2], *subspace.root.shape[-1:] * 2)
+    values, vectors = (part.to(X.dtype) for part in torch.linalg.eigh(moment.double()))
+    values = values.clamp_min(0)
+    diagonal = (values + shift.unsqueeze(-1)).reciprocal()
+    inverse, coefficients = torch.diag_embed(diagonal), diagonal.unsqueeze(-1) * (vectors.mT @ response)
+    logdets = (rows.eigvals.unsqueeze(-1) * values).log1p().sum(dim=-1)
     zero = X.new_zeros(X.shape[:-2])
-    solved = (inverse, inverse, inverse @ response, logdets)
-    return NystromRegression(subspace, oversampling, observed_X, observed_Y, indices, sizes, *solved, zero, zero)
+    solved = (inverse, inverse, coefficients, logdets)
+    return NystromRegression(
+        replace(subspace, root=vectors.mT @ subspace.root),
+        oversampling,
+        observed_X,
+        observed_Y,
+        indices,
+        sizes,
+        *solved,
+        zero,
+        zero,
+        diagonal=diagonal,
+    )
 
 
 def _sum_traces(residual: Tensor, counts: Tensor) -> Tensor:
