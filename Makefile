@@ -4,7 +4,7 @@ READY := .venv/.ready
 # What is run under torch's other default dtype as well; the whole of tests/ can be.
 OTHER_DEFAULT := tests/test_kernels.py tests/test_models.py tests/test_acquisition.py tests/regression tests/strategies
 
-.PHONY: demo test test-all notebooks bench bench-nystrom bench-batching bench-learning bench-botorch bench-guarantees bench-laboratory clean
+.PHONY: demo test test-all notebooks bench bench-nystrom bench-batching bench-learning bench-botorch bench-guarantees bench-laboratory bench-large clean
 
 demo: $(READY)
 	$(BIN)/mtbo-torch demo
@@ -43,6 +43,9 @@ bench-guarantees: $(READY)
 
 bench-laboratory: $(READY)
 	$(BIN)/python benchmarks/laboratory.py --save benchmarks/results/laboratory.md
+
+bench-large: $(READY)
+	$(BIN)/python benchmarks/large.py --save benchmarks/results/large.md
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

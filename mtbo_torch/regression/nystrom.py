@@ -2,10 +2,11 @@ r"""A dictionary of m points in place of the t observed ones (Algorithm 2)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -309,10 +310,9 @@ class NystromRegression(Regression):
         observed = {"observed_X": GrowingRows.of(X), "observed_Y": GrowingRows.of(Y)}
         return replace(self, subspace=subspace, diagonal=None, **observed, **stored)
 
-    def track(self, points: Tensor) -> TrackedNystrom:
-        features = self.subspace.features(points)
+    def track(self, points: Tensor, memory: float = math.inf) -> TrackedNystrom:
         sites = None if self.num_observations else Sites.none(self.train_Y)
-        return TrackedNystrom(self, points, features, self.subspace.residual(points, features), sites)
+        return TrackedNystrom(self, points, memory, sites)
 
     def _evidence(self, points: Tensor) -> Tensor:
         """Return the features, ``(b) x G x Pp x mp``."""
@@ -386,53 +386,85 @@ class NystromRegression(Regression):
         return self.rows.logdet(self.logdets + self.rows.eigvals * missed).clamp_min(0) / 2
 
 
-class TrackedNystrom(Tracked):
-    r"""Mean and covariances at N fixed points, brought up to date in :math:`O(r N m)` by each observation.
-
-    Args:
-        regression: The regression.
-        X: ``N x d``.
-        features: ``(b) x G x Np x mp``.
-        residual: ``(b) x G x N x p x p``, what the span misses of each point.
-        sites: All observations, if they are known to be at these points.
-        lookup: The places of these points, if somebody has looked for some before.
+class Known(NamedTuple):
+    """What is kept at each of N points that are tracked.
 
     Attributes:
+        residual: ``(b) x G x N x p x p``, what the span misses of each point.
         blocks: ``(b) x r x N x p x p``, the whitened covariances.
         mean: ``(b) x N x n``.
     """
 
+    residual: Tensor
+    blocks: Tensor
+    mean: Tensor
+
+
+class TrackedNystrom(Tracked):
+    r"""Mean and covariances at N fixed points, brought up to date in :math:`O(r N m)` by each observation.
+
+    The features of the points, ``(b) x G x Np x mp``, are kept if there is memory for them. If not, the kernel between
+    points and dictionary is evaluated in every round.
+
+    Args:
+        regression: The regression.
+        X: ``N x d``.
+        memory: As in :meth:`Regression.track`.
+        sites: All observations, if they are known to be at these points.
+        lookup: The places of these points, if somebody has looked for some before.
+        features: The features, if they are kept.
+    """
+
+    # What a saved state has at each point, and where the points are.
+    STORED: ClassVar = {"blocks": -3, "mean": -2}
     regression: NystromRegression
 
     def __init__(
         self,
         regression: NystromRegression,
         X: Tensor,
-        features: Tensor,
-        residual: Tensor,
+        memory: float = math.inf,
         sites: Sites | None = None,
         lookup: Lookup | None = None,
+        features: Tensor | None = None,
     ) -> None:
-        super().__init__(regression, X)
-        self.features, self.residual, self.sites = features, residual, sites
-        self._known_lookup = lookup
+        super().__init__(regression, X, memory)
+        self.sites, self._known_lookup, self._kept_features = sites, lookup, features
+
+    @property
+    def features(self) -> Tensor:
+        """``(b) x G x Np x mp``."""
+        if self._kept_features is not None:
+            return self._kept_features
+        features = self.regression.subspace.features(self.X)
+        if features.nbytes <= self.memory:
+            self._kept_features = features
+        return features
 
     @cached_property
-    def mean(self) -> Tensor:
+    def known(self) -> Known:
+        """What is kept at each point."""
+        regression, diagonal, features = self.regression, self.regression.diagonal, self.features
         # With the points next to each other, as what is added to it.
-        return self.regression._mean(self.features).mT.contiguous().mT
-
-    @cached_property
-    def blocks(self) -> Tensor:
-        regression, diagonal = self.regression, self.regression.diagonal
+        mean = regression._mean(features).mT.contiguous().mT
+        residual = regression.subspace.residual(self.X, features)
         if diagonal is None:
-            return regression.subspace.covariance(self.X, self.features, regression.inverse)
+            return Known(residual, regression.subspace.covariance(self.X, features, regression.inverse), mean)
         if regression.rows.rows_per_point == 1:
-            seen = shared_product(diagonal.unsqueeze(-2), self.features.square().mT).mT.unsqueeze(-1)
+            seen = shared_product(diagonal.unsqueeze(-2), features.square().mT).mT.unsqueeze(-1)
         else:
-            own = self.features.unflatten(-2, (-1, regression.rows.rows_per_point))
+            own = features.unflatten(-2, (-1, regression.rows.rows_per_point))
             seen = outer_by_point(own * diagonal[..., None, None, :], own)
-        return torch.addcmul(seen, regression.rows.eigvals[..., None, None, None], self.residual)
+        return Known(residual, torch.addcmul(seen, regression.rows.eigvals[..., None, None, None], residual), mean)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.known.mean
+
+    @property
+    def blocks(self) -> Tensor:
+        """``(b) x r x N x p x p``, the whitened covariances."""
+        return self.known.blocks
 
     @property
     def _lookup(self) -> Lookup:
@@ -451,21 +483,30 @@ class TrackedNystrom(Tracked):
 
     def advance(self, grown: Regression) -> Tracked:
         if not isinstance(grown, NystromRegression) or grown.growth is None:
-            return grown.track(self.X)
-        directions, residuals = grown.growth.rows, grown.growth.residuals
-        change = shared_product(directions, self.features.mT).mT  # (b) x r x Np x q
+            return self.restart(grown)
+        directions, residuals, (residual, blocks, mean) = grown.growth.rows, grown.growth.residuals, self.known
+        change = self._project(directions).mT  # (b) x r x Np x q
         own = change.unflatten(-2, (-1, grown.rows.rows_per_point))
-        tracked = TrackedNystrom(grown, self.X, self.features, self.residual)
-        tracked.mean = self.mean + grown.rows.mean_of_groups(change, residuals)
-        tracked.blocks = minus_outer(self.blocks, own)
+        mean = mean + grown.rows.mean_of_groups(change, residuals)
+        tracked = TrackedNystrom(grown, self.X, self.memory, features=self._kept_features)
+        tracked.known = Known(residual, minus_outer(blocks, own), mean)
         return tracked
+
+    def _project(self, directions: Tensor) -> Tensor:
+        """Return the products ``(b) x r x q x Np`` of ``(b) x r x q x mp`` directions with the features."""
+        if self._kept_features is not None:
+            return shared_product(directions, self._kept_features.mT)
+        subspace = self.regression.subspace  # (b) x r x q x mp times the root is small
+        return shared_product(directions @ subspace.root, subspace.rows(self.X, subspace.atoms).mT)
 
     def audit(self) -> Audit:
         if self.sites is None:
             return super().audit()
-        here = self.sites.places
-        known = (slice(None), self.mean[..., here, :], self.residual[..., here, :, :])
-        return self.regression.audit_at(self.sites, [known])
+        return self.regression.audit_at(self.sites, [(slice(None), *self.pick(self.sites.places))])
+
+    def pick(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and residual at ``u`` places."""
+        return self.mean[..., places, :], self.known.residual[..., places, :, :]
 
     @property
     def covariance(self) -> Tensor:
@@ -494,19 +535,24 @@ class TrackedNystrom(Tracked):
                 raise ValueError(f"{name} should have shape {shape}. Save the state again.")
         rest = {name: value for name, value in tensors.items() if name not in shapes}
         sites = Sites.none(regression.train_Y).restore(rest) if rest else None
-        tracked = TrackedNystrom(regression, self.X, self.features, self.residual, sites)
-        tracked.blocks, tracked.mean = tensors["blocks"], tensors["mean"]
+        tracked = TrackedNystrom(regression, self.X, self.memory, sites)
+        tracked.known = Known(
+            regression.subspace.residual(self.X, tracked.features), tensors["blocks"], tensors["mean"]
+        )
         return tracked
 
     def _known_at(self, places: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return features and residual, as :meth:`NystromRegression.append` takes them, at the ``(b) x q`` places."""
-        by_point = self.features.unflatten(-2, (len(self.X), -1))
+        residual = self.known.residual
+        if self._kept_features is None:
+            return None
+        by_point = self._kept_features.unflatten(-2, (len(self.X), -1))
         index = places[..., None, :, None, None].expand(*by_point.shape[:-3], -1, *by_point.shape[-2:])
         features = by_point.gather(-3, index).flatten(-3, -2)
         if places.shape[-1] > 1:
             return features, self.regression.subspace.joint_residual(self.X[places], features)
-        index = places[..., None, :, None, None].expand(*self.residual.shape[:-3], -1, *self.residual.shape[-2:])
-        return features, self.residual.gather(-3, index).squeeze(-3)
+        index = places[..., None, :, None, None].expand(*residual.shape[:-3], -1, *residual.shape[-2:])
+        return features, residual.gather(-3, index).squeeze(-3)
 
 
 def _fit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -62,6 +63,15 @@ class Lookup:
     def __init__(self, points: Tensor) -> None:
         self.points = points
         self._codes, self._order = torch.sort(_encode_rows(points), stable=True)
+
+    @cached_property
+    def repeated(self) -> Tensor:
+        """``N``, which points equal one before."""
+        repeated = torch.zeros(len(self.points), dtype=torch.bool, device=self.points.device)
+        candidates = self._order[1:][self._codes[1:] == self._codes[:-1]]
+        if len(candidates):
+            repeated[candidates] = self.find(self.points[candidates]) != candidates
+        return repeated
 
     def find(self, X: Tensor) -> Tensor:
         """Return the places ``(b) x q`` of the first points that equal ``(b) x q x d`` ones; -1 for none."""
