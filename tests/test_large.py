@@ -135,7 +135,7 @@ def test_a_bad_row_is_named(tmp_path: Path) -> None:
     np.save(path, bad)
     with pytest.raises(ValueError, match=r"choices .*the first at index \(17, 1\)"):
         build(MTBKB, choices=np.load(path, mmap_mode="r"))
-    with pytest.raises(ValueError, match=r"choices should .* got int64"):
+    with pytest.raises(ValueError, match=r"choices should .* got torch.int64"):
         build(MTBKB, choices=np.arange(6).reshape(3, 2))
     with pytest.raises(ValueError, match=r"choices should be a torch.Tensor, a NumPy array .* got list"):
         build(MTBKB, choices=[[0.0, 1.0]])
