@@ -307,8 +307,8 @@ class NystromRegression(Regression):
         groups = tensors["inverse"].shape[:-2]
         if tensors["logdets"].shape != groups or tensors["information"].shape != groups[:-1]:
             raise ValueError(f"logdets and information of {groups} groups of other shapes")
-        observed = {"observed_X": GrowingRows.of(X), "observed_Y": GrowingRows.of(Y)}
-        return replace(self, subspace=subspace, diagonal=None, **observed, **stored)
+        stored |= {"observed_X": GrowingRows.of(X), "observed_Y": GrowingRows.of(Y)}
+        return replace(self, subspace=subspace, diagonal=None, **stored)
 
     def track(self, points: Tensor, memory: float = math.inf) -> TrackedNystrom:
         sites = None if self.num_observations else Sites.none(self.train_Y)
