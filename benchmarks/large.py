@@ -89,7 +89,7 @@ def run(N: int, rounds: int, bound: str, folder: Path) -> dict[str, float]:
     rows = torch.randint(N, (FIRST,), generator=torch.Generator().manual_seed(0))
     x = strategy.space.points[rows]
     strategy.tell(x, observe(x))
-    usual, draws, passes, drew = [], [], [], True
+    usual, after, rounds_seconds, passes, num_draws, drew = [], [], [], [], 0, True
     for _ in tqdm(range(rounds), desc=f"{bound}, N = {N:,}", disable=None, mininterval=5):
         if not drew and len(passes) < 20:
             passes.append(time_pass(strategy))
@@ -98,18 +98,24 @@ def run(N: int, rounds: int, bound: str, folder: Path) -> dict[str, float]:
         y = observe(x)
         strategy.tell(x, y)
         seconds = time.process_time() - start
-        # What is known at the candidates with a new dictionary is found when it is first asked for.
-        (draws if drew else usual).append(seconds)
-        drew = strategy.dictionary is not dictionary
+        # What is known at the candidates with a new dictionary is found in the next round: one that draws has less to
+        # do than usual, and the one after it more.
+        drew_before, drew = drew, strategy.dictionary is not dictionary
+        num_draws += drew
+        rounds_seconds.append(seconds)
+        if drew_before:
+            after.append(seconds)
+        elif not drew:
+            usual.append(seconds)
     passes = passes or [time_pass(strategy)]
     return {
         "N": N,
         "m": strategy.dictionary_size,
         "round": to_ms(usual) if usual else math.nan,
-        "draw": to_ms(draws) if draws else math.nan,
-        "draws": len(draws),
+        "after": to_ms(after) if after else math.nan,
+        "draws": num_draws,
         "pass": to_ms(passes),
-        "mean": 1e3 * statistics.mean(usual + draws),
+        "mean": 1e3 * statistics.mean(rounds_seconds),
         "GB": measure_memory() - before,
         "file": choices.nbytes / 1e9,
     }
@@ -122,7 +128,9 @@ def main() -> None:
     parser.add_argument("--bounds", nargs="+", default=["norm", "mixture"])
     parser.add_argument("--save", type=Path)
     arguments = parser.parse_args()
-    lines = ["<!-- command: make bench-large -->", ""]
+    is_usual = all(vars(arguments)[name] == parser.get_default(name) for name in ("sizes", "rounds", "bounds"))
+    command = "make bench-large" if is_usual else f"python benchmarks/large.py {' '.join(sys.argv[1:])}"
+    lines = [f"<!-- command: {command} -->", ""]
     lines += [
         f"MT-BKB, {INPUTS} inputs, {TASKS} tasks, {arguments.rounds} rounds after {FIRST} observations, delayed "
         f"schedule, {torch.get_num_threads()} thread(s). Times are medians of CPU time in ms. The memory is what the "
@@ -142,7 +150,7 @@ def main() -> None:
                 missed += (ratio > 3) + (memory > 3)
                 lines.append(
                     f"| {bound} | {one['N']:,} | {one['m']} | {one['round']:.1f} | {one['pass']:.1f} | {ratio:.2f} | "
-                    f"{one['draw']:.0f} | {one['draws']} | {one['mean']:.1f} | {one['GB']:.2f} |"
+                    f"{one['after']:.0f} | {one['draws']} | {one['mean']:.1f} | {one['GB']:.2f} |"
                 )
                 print(lines[-1], flush=True)
             if len(found) > 1:

@@ -507,7 +507,8 @@ class Choices(Space):
 
     def search(self, task: Search) -> tuple[Tensor, Tensor]:
         self._require_whole_file()
-        values = torch.cat([task.acquire(part) for part in task.surrogate.tracked_parts], dim=-2)
+        parts = [task.acquire(part) for part in task.surrogate.tracked_parts]
+        values = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
         first = values[..., 0]
         if not self.repeat:
             first = first.masked_fill(self._find_taken(task.used), -torch.inf)
