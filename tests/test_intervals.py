@@ -35,7 +35,8 @@ from mtbo_torch import (
 )
 from mtbo_torch.intervals import GRID
 from mtbo_torch.problems import RKHSFunction
-from mtbo_torch.regression import Sites, TrackedNystrom
+from mtbo_torch.regression import Lookup, Sites, TrackedNystrom
+from mtbo_torch.regression.sites import Distinct
 from mtbo_torch.strategies import ITKB
 
 SIGMA, BOUND, DELTA = 0.3, 2.0, 0.1
@@ -267,21 +268,22 @@ def test_sites_are_the_observations_grouped() -> None:
     for batch in ((), (3,)):
         places = torch.randint(len(CHOICES), (*batch, 40), generator=generator)
         X, Y = CHOICES[places], 100 + torch.randn(*batch, 40, 2, generator=generator, dtype=torch.double)
-        sites = Sites.at(CHOICES, Y)
+        sites, lookup = Sites.none(Y), Lookup(CHOICES)
         for x, y in zip(X.split([1, 1, 10, 28], dim=-2), Y.split([1, 1, 10, 28], dim=-2), strict=True):
-            found = sites.find(x)
-            assert found is not None
+            found = lookup.find(x)
+            assert torch.equal(CHOICES[found], x)
             sites = sites.add(found, y)
         left = torch.zeros(batch, dtype=torch.double)
-        for index in np.ndindex(*batch, len(CHOICES)):
-            here = Y[index[:-1]][places[index[:-1]] == index[-1]]
+        assert torch.equal(sites.places, places.unique())
+        for index in np.ndindex(*batch, len(sites.places)):
+            here = Y[index[:-1]][places[index[:-1]] == sites.places[index[-1]]]
             assert sites.counts[index] == len(here)
             if len(here):
                 close(sites.means[index], here.mean(dim=0), 1e-9)
                 left[index[:-1]] += (here - here.mean(dim=0)).square().sum()
         close(sites.scatter, left, 1e-9)
-        close(Sites.of(X, Y).scatter, left, 1e-9)
-        assert sites.find(X[..., :1, :] + 1e-3) is None
+        close(Sites.of(Distinct.of(X, Y), Y).scatter, left, 1e-9)
+        assert (lookup.find(X[..., :1, :] + 1e-3) == -1).all()
 
 
 @pytest.mark.parametrize("schedule", ["every_round", "delayed"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +22,7 @@ class SearchOptions(TypedDict, total=False):
     """The arguments that all strategies without a kernel take; see :class:`RandomSearch`."""
 
     bounds: Tensor | Inputs | None
-    choices: Tensor | None
+    choices: Tensor | np.ndarray | None
     scalarization: type[Scalarization]
     weights: WeightDistribution | None
     signs: Sequence[int] | Tensor | Mapping[str, str] | None
@@ -39,7 +40,7 @@ class SearchStrategy(Strategy):
         num_tasks: int,
         *,
         bounds: Tensor | Inputs | None = None,
-        choices: Tensor | None = None,
+        choices: Tensor | np.ndarray | None = None,
         scalarization: type[Scalarization] = ChebyshevScalarization,
         weights: WeightDistribution | None = None,
         signs: Sequence[int] | Tensor | Mapping[str, str] | None = None,

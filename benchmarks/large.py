@@ -1,0 +1,168 @@
+"""Search many candidates with MT-BKB: memory, rounds and their growth. Run with ``make bench-large``.
+
+Candidates lie in a file (``numpy.memmap``): N of them with 16 inputs, uniformly at random, and four tasks. 100
+observations are told at once, 500 rounds follow, with the delayed schedule. The kernel is an RBF whose lengthscale is
+the root of the number of inputs. Beside a round's time is that of what it cannot avoid: one pass of the product between
+what is kept at all candidates, or has to be evaluated there, and one observation. A dictionary that is drawn means a
+look at all candidates from scratch, which the round after it does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from timing import to_ms  # isort: skip - sets the environment before torch is loaded
+
+import gpytorch
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from mtbo_torch import MTBKB, ICMKernel
+from mtbo_torch.regression import TrackedNystrom
+
+torch.set_default_dtype(torch.double)
+INPUTS, TASKS, NOISE, LENGTHSCALE, FIRST = 16, 4, 0.1, 4.0, 100
+
+
+def make_file(path: Path, N: int) -> np.memmap:
+    """Write N candidates, piece by piece, and return the file as an array."""
+    array = np.memmap(path, dtype=np.float64, mode="w+", shape=(N, INPUTS))
+    source = np.random.default_rng(0)
+    for start in range(0, N, 100_000):
+        array[start : start + 100_000] = source.random((min(100_000, N - start), INPUTS))
+    array.flush()
+    return np.memmap(path, dtype=np.float64, mode="r", shape=(N, INPUTS))
+
+
+def observe(x: Tensor) -> Tensor:
+    """Return four smooth tasks that disagree, with noise."""
+    angles = torch.linspace(0.2, 1.4, TASKS) * x.mean(dim=-1, keepdim=True) * 6
+    return torch.sin(angles + x[..., :1]) + NOISE * torch.randn(*x.shape[:-1], TASKS)
+
+
+def measure_memory() -> float:
+    """Return the peak memory of this process so far, in GB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def time_pass(strategy: MTBKB) -> float:
+    """Return the seconds of the product of one observation's directions with the features of all candidates."""
+    tracking = strategy._known.surrogate.tracking
+    assert tracking is not None
+    groups = strategy._known.surrogate.regression.inverse[..., :1, :]
+    seconds = 0.0
+    for part in tracking.parts:
+        assert isinstance(part, TrackedNystrom)
+        part.known  # noqa: B018  (a new dictionary's features are found, and kept, before)
+        start = time.process_time()
+        part._project(groups)
+        seconds += time.process_time() - start
+    return seconds
+
+
+def run(N: int, rounds: int, bound: str, folder: Path) -> dict[str, float]:
+    """Return what a run took: milliseconds of CPU time, and gigabytes."""
+    torch.manual_seed(0)
+    choices = make_file(folder / f"{N}.dat", N)
+    kernel = gpytorch.kernels.RBFKernel()
+    kernel.lengthscale = LENGTHSCALE
+    task_covar = 0.5 * torch.eye(TASKS) + 0.5
+    before = measure_memory()
+    strategy = MTBKB(
+        ICMKernel(kernel, task_covar),
+        choices=choices,
+        norm_bound=20.0,
+        noise_scale=NOISE,
+        schedule="delayed",
+        bound=bound,
+    )
+    rows = torch.randint(N, (FIRST,), generator=torch.Generator().manual_seed(0))
+    x = strategy.space.points[rows]
+    strategy.tell(x, observe(x))
+    usual, after, rounds_seconds, passes, num_draws, drew = [], [], [], [], 0, True
+    for _ in tqdm(range(rounds), desc=f"{bound}, N = {N:,}", disable=None, mininterval=5):
+        if not drew and len(passes) < 20:
+            passes.append(time_pass(strategy))
+        dictionary, start = strategy.dictionary, time.process_time()
+        x = strategy.ask()
+        y = observe(x)
+        strategy.tell(x, y)
+        seconds = time.process_time() - start
+        # What is known at the candidates with a new dictionary is found in the next round: one that draws has less to
+        # do than usual, and the one after it more.
+        drew_before, drew = drew, strategy.dictionary is not dictionary
+        num_draws += drew
+        rounds_seconds.append(seconds)
+        if drew_before:
+            after.append(seconds)
+        elif not drew:
+            usual.append(seconds)
+    passes = passes or [time_pass(strategy)]
+    return {
+        "N": N,
+        "m": strategy.dictionary_size,
+        "round": to_ms(usual) if usual else math.nan,
+        "after": to_ms(after) if after else math.nan,
+        "draws": num_draws,
+        "pass": to_ms(passes),
+        "mean": 1e3 * statistics.mean(rounds_seconds),
+        "GB": measure_memory() - before,
+        "file": choices.nbytes / 1e9,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--rounds", type=int, default=500)
+    parser.add_argument("--bounds", nargs="+", default=["norm", "mixture"])
+    parser.add_argument("--save", type=Path)
+    arguments = parser.parse_args()
+    is_usual = all(vars(arguments)[name] == parser.get_default(name) for name in ("sizes", "rounds", "bounds"))
+    command = "make bench-large" if is_usual else f"python benchmarks/large.py {' '.join(sys.argv[1:])}"
+    lines = [f"<!-- command: {command} -->", ""]
+    lines += [
+        f"MT-BKB, {INPUTS} inputs, {TASKS} tasks, {arguments.rounds} rounds after {FIRST} observations, delayed "
+        f"schedule, {torch.get_num_threads()} thread(s). Times are medians of CPU time in ms. The memory is what the "
+        "process grew by, the pages of the file that it has read included.",
+        "",
+        "| bound | N | m | one pass | usual round | after a draw | draws | mean round | mean over pass | GB |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    missed = 0
+    # Each run has a process of its own, whose peak of memory is that of the run.
+    alone = multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1)
+    with tempfile.TemporaryDirectory() as folder, alone as pool:
+        for bound in arguments.bounds:
+            found = [pool.apply(run, (N, arguments.rounds, bound, Path(folder))) for N in arguments.sizes]
+            for one in found:
+                ratio, memory = one["mean"] / one["pass"], one["GB"] - one["file"]
+                missed += (ratio > 3) + (memory > 3)
+                lines.append(
+                    f"| {bound} | {one['N']:,} | {one['m']} | {one['pass']:.1f} | {one['round']:.1f} | "
+                    f"{one['after']:.0f} | {one['draws']} | {one['mean']:.1f} | {ratio:.2f} | {one['GB']:.2f} |"
+                )
+                print(lines[-1], flush=True)
+            if len(found) > 1:
+                first, last = found[0], found[-1]
+                growth = math.log(last["mean"] / first["mean"]) / math.log(last["N"] / first["N"])
+                missed += growth > 1.1
+                print(f"{bound}: exponent of the cost of a round in N: {growth:.2f} (<= 1.1)", flush=True)
+    print("\n".join(lines))
+    if arguments.save:
+        arguments.save.write_text("\n".join(lines) + "\n")
+    sys.exit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    main()
