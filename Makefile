@@ -65,13 +65,13 @@ bench-learning: $(READY)
 	$(BIN)/python benchmarks/learning.py
 
 bench-botorch: $(READY)
-	$(BIN)/python benchmarks/botorch_problems.py
+	$(BIN)/python benchmarks/botorch_problems.py $(OPTIONS)
 
 bench-guarantees: $(READY)
 	$(BIN)/python benchmarks/guarantees.py
 
 bench-laboratory: $(READY)
-	$(BIN)/python benchmarks/laboratory.py --save benchmarks/results/laboratory.md
+	$(BIN)/python benchmarks/laboratory.py $(OPTIONS)
 
 # With DATA="--sensor-data ... --soil-data ...", all panels.
 bench-paper: $(READY)
@@ -81,8 +81,11 @@ bench-paper: $(READY)
 bench-comparing: $(READY)
 	$(BIN)/python benchmarks/comparing.py $(DATA)
 
+bench-large: $(READY)
+	$(BIN)/python benchmarks/large.py
+
 bench-optuna: $(READY)
-	$(BIN)/python benchmarks/optuna_samplers.py
+	$(BIN)/python benchmarks/optuna_samplers.py $(OPTIONS)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -18,12 +18,12 @@ import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from record import record
 from torch import Tensor
 
 from mtbo_torch import Category, Experiment, Inputs, Integer, Optimizer, Real
@@ -39,6 +39,7 @@ INPUTS = {
 TASKS = {"yield": "maximize", "purity": "maximize", "cost": "minimize"}
 NOISE = {"yield": 0.02, "purity": 0.02, "cost": 0.05}
 REF_POINT = torch.tensor([0.0, 0.0, -4.0], dtype=torch.double)
+SOURCES = ("benchmarks/laboratory.py", "mtbo_torch/experiment.py", "mtbo_torch/strategies", "mtbo_torch/improvement.py")
 FIRST, EVALUATIONS, WORKERS = 12, 30, 2
 
 
@@ -169,7 +170,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
     parser.add_argument("--workers", type=int, default=1, help="how many runs go side by side, one core each")
-    parser.add_argument("--save", type=Path, help="the file to write the table to")
     options = parser.parse_args()
     best = measure(draw_rows(20_000, seed=0))
     done = []
@@ -185,11 +185,9 @@ def main() -> None:
         seconds = [took for way, _, took in done if way == name]
         cells = [f"{share:.3f}" for share in [*shares, sum(shares) / len(shares)]]
         lines.append(f"| {name} | {' | '.join(cells)} | {sum(seconds) / len(seconds):.2f} |")
-    table = "\n".join(lines)
-    print(table)
-    if options.save:
-        options.save.parent.mkdir(parents=True, exist_ok=True)
-        options.save.write_text(f"<!-- command: make bench-laboratory -->\n{table}\n")
+    print("\n".join(lines))
+    command = "make bench-laboratory" + (f' OPTIONS="{" ".join(sys.argv[1:])}"' if sys.argv[1:] else "")
+    record("laboratory", lines, command, SOURCES)
 
 
 if __name__ == "__main__":

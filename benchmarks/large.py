@@ -24,6 +24,7 @@ from timing import to_ms  # isort: skip - sets the environment before torch is l
 import gpytorch
 import numpy as np
 import torch
+from record import record
 from torch import Tensor
 from tqdm import tqdm
 
@@ -31,6 +32,7 @@ from mtbo_torch import MTBKB, ICMKernel
 from mtbo_torch.regression import TrackedNystrom
 
 torch.set_default_dtype(torch.double)
+SOURCES = ("benchmarks/large.py", "mtbo_torch/regression", "mtbo_torch/space.py", "mtbo_torch/strategies/budgeted.py")
 INPUTS, TASKS, NOISE, LENGTHSCALE, FIRST = 16, 4, 0.1, 4.0, 100
 
 
@@ -126,12 +128,10 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--rounds", type=int, default=500)
     parser.add_argument("--bounds", nargs="+", default=["norm", "mixture"])
-    parser.add_argument("--save", type=Path)
     arguments = parser.parse_args()
     is_usual = all(vars(arguments)[name] == parser.get_default(name) for name in ("sizes", "rounds", "bounds"))
     command = "make bench-large" if is_usual else f"python benchmarks/large.py {' '.join(sys.argv[1:])}"
-    lines = [f"<!-- command: {command} -->", ""]
-    lines += [
+    lines = [
         f"MT-BKB, {INPUTS} inputs, {TASKS} tasks, {arguments.rounds} rounds after {FIRST} observations, delayed "
         f"schedule, {torch.get_num_threads()} thread(s). Times are medians of CPU time in ms. The memory is what the "
         "process grew by, the pages of the file that it has read included.",
@@ -159,8 +159,7 @@ def main() -> None:
                 missed += growth > 1.1
                 print(f"{bound}: exponent of the cost of a round in N: {growth:.2f} (<= 1.1)", flush=True)
     print("\n".join(lines))
-    if arguments.save:
-        arguments.save.write_text("\n".join(lines) + "\n")
+    record("large", lines, command, SOURCES)
     sys.exit(1 if missed else 0)
 
 

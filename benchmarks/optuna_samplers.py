@@ -14,6 +14,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # runs are independent: one core each
 
 import argparse
 import json
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -29,12 +30,19 @@ from botorch.test_functions.multi_objective import BraninCurrin, MultiObjectiveT
 from laboratory import INPUTS, REF_POINT, TASKS, draw_rows, evaluate
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
+from record import record
 
 from mtbo_torch.display import progress_bar
 from mtbo_torch.metrics import hypervolume
 from mtbo_torch.optuna import MultiTaskSampler
 
 FIRST = 10
+SOURCES = (
+    "benchmarks/optuna_samplers.py",
+    "mtbo_torch/optuna.py",
+    "mtbo_torch/strategies",
+    "mtbo_torch/improvement.py",
+)
 SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
     "ours": lambda seed: MultiTaskSampler(seed=seed),
     "GPSampler": lambda seed: GPSampler(seed=seed),
@@ -103,7 +111,7 @@ def run(name: str, sampler: str, seed: int, trials: int) -> dict[str, Any]:
     return job | {"share": share, "seconds": seconds / trials}
 
 
-def show(runs: list[dict[str, Any]]) -> str:
+def show(runs: list[dict[str, Any]]) -> list[str]:
     """Return a Markdown table: mean and standard deviation over the seeds, and in how many of them ours is ahead."""
     lines = ["| problem | sampler | runs | hypervolume share | ours is ahead in | CPU seconds per trial |"]
     lines.append("|---|---|--:|--:|--:|--:|")
@@ -120,7 +128,7 @@ def show(runs: list[dict[str, Any]]) -> str:
             versus = "" if sampler == "ours" else f"{ahead} of {len(both)}"
             spread = f"{shares.mean():.3f} ± {shares.std(correction=0):.3f}"
             lines.append(f"| {name} | {sampler} | {len(mine)} | {spread} | {versus} | {seconds:.2f} |")
-    return "\n".join(lines)
+    return lines
 
 
 def main() -> None:
@@ -131,7 +139,6 @@ def main() -> None:
     parser.add_argument("--samplers", nargs="+", default=list(SAMPLERS), choices=SAMPLERS)
     parser.add_argument("--workers", type=int, default=2, help="number of processes")
     parser.add_argument("--out", type=Path, default=Path("results/optuna.jsonl"))
-    parser.add_argument("--table", type=Path, default=Path("benchmarks/results/optuna.md"))
     options = parser.parse_args()
     options.out.parent.mkdir(parents=True, exist_ok=True)
     jobs = [(p, s, n, options.trials) for n in range(options.seeds) for p in options.problems for s in options.samplers]
@@ -149,10 +156,10 @@ def main() -> None:
             file.write(json.dumps(runs[-1]) + "\n")
             file.flush()
             bar.update(1)
-    table = show(runs)
-    print(table)
-    options.table.parent.mkdir(parents=True, exist_ok=True)
-    options.table.write_text(f"<!-- command: make bench-optuna -->\n\n{table}\n")
+    lines = show(runs)
+    print("\n".join(lines))
+    command = "make bench-optuna" + (f' OPTIONS="{" ".join(sys.argv[1:])}"' if sys.argv[1:] else "")
+    record("optuna", lines, command, SOURCES)
 
 
 if __name__ == "__main__":

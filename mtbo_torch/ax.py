@@ -19,7 +19,7 @@ try:
 except ImportError:
     raise ImportError('The generation strategy needs Ax. Run: pip install "mtbo-torch[ax]"') from None
 
-# With limits between parameters and a category, Ax is slow, as all its 20 restarts are one problem of SciPy's SLSQP then.
+# With limits between parameters and a category, Ax searches all its 20 restarts as one problem, which is slow.
 SEARCH = {"num_restarts": 5, "raw_samples": 256}
 # So that Ax can save experiments that use them, and load them again.
 for _model in (ExactMultiTaskGP, NystromMultiTaskGP):
