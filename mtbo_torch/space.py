@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import os
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,23 +10,20 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import torch
 from botorch.acquisition import AcquisitionFunction
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
 from torch import Tensor
 
-from mtbo_torch.checks import require_bounds, require_choices, require_count, require_positive
+from mtbo_torch.checks import require_bounds, require_choices, require_count
 from mtbo_torch.grid import Grid
 from mtbo_torch.inputs import Inputs
 from mtbo_torch.linalg import is_free_to_look
 from mtbo_torch.optimization import maximize
-from mtbo_torch.regression import PIECE, Belief, Lookup, rows_at
+from mtbo_torch.regression import Belief, rows_at
 from mtbo_torch.surrogate import Surrogate
 
-DEFAULT_RESTARTS, DEFAULT_RAW_SAMPLES, DEFAULT_MEMORY = 10, 256, 1.0
-# Of choices, in a saved state; of more, it has a checksum.
-NUMBERS_SAVED = 2**16
+DEFAULT_RESTARTS, DEFAULT_RAW_SAMPLES = 10, 256
 # Of an input all over its range.
 VALUES_SHOWN = 21
 NOTHING: Mapping[int, float] = MappingProxyType({})
@@ -73,18 +67,13 @@ class Space(ABC):
     repeat = True
 
     def __init__(self, points: Tensor, inputs: Inputs | None = None) -> None:
-        self.points = points.detach()
+        self.points = points.detach().clone()
         self.inputs = inputs
 
     @property
     def num_inputs(self) -> int:
         """The number of inputs d."""
         return self.points.shape[-1]
-
-    @property
-    def fingerprint(self) -> Tensor:
-        """The numbers by which a saved state knows it: the points, or of very many their checksum."""
-        return self.points
 
     @property
     def input_names(self) -> list[str]:
@@ -253,7 +242,7 @@ class Box(Space):
         inputs: Inputs | None = None,
     ) -> None:
         require_bounds(bounds)
-        super().__init__(bounds.clone(), inputs)
+        super().__init__(bounds, inputs)
         self.num_restarts, self.raw_samples = num_restarts, raw_samples
 
     def describe(self) -> str:
@@ -396,57 +385,17 @@ class Choices(Space):
     """A finite set of points.
 
     Args:
-        choices: ``N x d``; a ``numpy.memmap`` stays in its file.
+        choices: ``N x d``.
         repeat: Whether a choice may be found again once it was told or while it is pending.
         inputs: What the inputs are, if they were described.
-        memory: The gigabytes that may be kept to save time, besides what is known at each choice.
     """
 
     name = "choices"
 
-    def __init__(
-        self,
-        choices: Tensor | np.ndarray,
-        repeat: bool = True,
-        inputs: Inputs | None = None,
-        memory: float = DEFAULT_MEMORY,
-    ) -> None:
-        require_positive("memory", memory, "Pass gigabytes, for instance 2.0.", allow_zero=True)
-        self._file = _find_file(choices)
-        self._require_whole_file()
-        points = choices if isinstance(choices, Tensor) else _view_array(choices)
-        require_choices("choices", points)
-        super().__init__(points if self._file is not None else points.clone(), inputs)
-        self.repeat, self.memory = repeat, memory
-
-    def _require_whole_file(self) -> None:
-        """Refuse a file that has lost rows, which nobody can read any more."""
-        if self._file is None or self._file.filename is None:
-            return
-        file, size = self._file, os.path.getsize(self._file.filename)
-        if size < file.offset + file.nbytes:
-            row = max(0, size - file.offset) // (file.nbytes // len(file))
-            raise ValueError(
-                f"choices should stay the file of {len(file):,} rows that it was, got one that ends before row {row}. "
-                f"Restore {file.filename}; nothing that was told is lost."
-            )
-
-    @property
-    def fingerprint(self) -> Tensor:
-        return self.points if self.points.numel() <= NUMBERS_SAVED else self._checksum
-
-    @cached_property
-    def _checksum(self) -> Tensor:
-        """``1 x 32``, the bytes of the SHA-256."""
-        self._require_whole_file()
-        digest = hashlib.sha256(f"{self.points.dtype} {tuple(self.points.shape)}".encode())
-        for piece in self.points.split(PIECE):
-            digest.update(piece.cpu().contiguous().numpy())
-        return self.points.new_tensor([list(digest.digest())])
-
-    def require_points(self, x: Tensor, batch_shape: torch.Size) -> None:
-        self._require_whole_file()
-        super().require_points(x, batch_shape)
+    def __init__(self, choices: Tensor, repeat: bool = True, inputs: Inputs | None = None) -> None:
+        require_choices("choices", choices)
+        super().__init__(choices, inputs)
+        self.repeat = repeat
 
     def describe(self) -> str:
         return f"on {len(self.points):,} choice{'' if len(self.points) == 1 else 's'}"
@@ -475,10 +424,8 @@ class Choices(Space):
         return points[(uniform * len(points)).long().to(points.device)]
 
     def describe_outside(self, x: Tensor) -> str:
-        if not is_free_to_look(x) or (self._lookup.find(x) >= 0).all():
-            return ""
         said = super().describe_outside(x)
-        if said:
+        if said or not is_free_to_look(x):
             return said
         apart = torch.cdist(x / self.span, self.points / self.span, p=torch.inf).amin(dim=-1)
         strange = (apart > self.tolerance).flatten()
@@ -501,13 +448,10 @@ class Choices(Space):
         return self.points[self._has(fixed)] if fixed else self.points
 
     def watch(self, surrogate: Surrogate) -> Surrogate:
-        self._require_whole_file()
-        return surrogate.track(self.points, self.memory * 1e9)
+        return surrogate.track(self.points)
 
     def search(self, task: Search) -> tuple[Tensor, Tensor]:
-        self._require_whole_file()
-        parts = [task.acquire(part) for part in task.surrogate.tracked_parts]
-        values = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
+        values = task.acquire(task.surrogate.tracked)
         first = values[..., 0]
         if not self.repeat:
             first = first.masked_fill(self._find_taken(task.used), -torch.inf)
@@ -533,36 +477,29 @@ class Choices(Space):
             )
 
     @cached_property
-    def _lookup(self) -> Lookup:
-        return Lookup(self.points)
+    def _first_equal(self) -> Tensor:
+        """``N``, for each choice the place of the first that equals it."""
+        distinct, index = torch.unique(self.points, dim=0, return_inverse=True)
+        places = torch.arange(len(self.points), device=self.points.device)
+        return index.new_full((len(distinct),), len(self.points)).scatter_reduce(0, index, places, "amin")[index]
 
     def _find_taken(self, used: Tensor) -> Tensor:
         """Return which choices, ``(b) x N``, were used or equal one before."""
-        places, N = self._find_places(used), len(self.points)
-        nowhere = torch.zeros(*used.shape[:-2], N + 1, dtype=torch.bool, device=used.device)
-        return nowhere.scatter(-1, places.where(places >= 0, N), True)[..., :N] | self._lookup.repeated
-
-    def _find_places(self, used: Tensor) -> Tensor:
-        """Return the first choice that each of ``(b) x t`` points is but for rounding; -1 for none."""
-        places = self._lookup.find(used).flatten()
-        unknown = (places < 0).nonzero().squeeze(-1)
-        if len(unknown):
-            points = used.reshape(-1, self.num_inputs)[unknown]
-            # The nearest only: choices may be as close to each other as what is taken for rounding.
-            distance, nearest = torch.cdist(points / self.span, self.points / self.span, p=torch.inf).min(dim=-1)
-            first = self._lookup.find(self.points[nearest])
-            places = places.index_copy(0, unknown, torch.where(distance <= self.tolerance, first, -1))
-        return places.reshape(used.shape[:-1])
+        apart = torch.cdist(self.points / self.span, used / self.span, p=torch.inf)  # (b) x N x t
+        # The nearest only: choices may be as close to each other as what is taken for rounding.
+        distance, nearest = apart.min(dim=-2)
+        is_choice = distance <= self.tolerance
+        told = apart.new_zeros(apart.shape[:-1]).scatter_add(-1, self._first_equal[nearest], is_choice.to(apart))
+        return (told > 0) | (self._first_equal != torch.arange(len(self.points), device=told.device))
 
 
 def make_space(
     owner: str,
     bounds: Tensor | Inputs | None,
-    choices: Tensor | np.ndarray | None,
+    choices: Tensor | None,
     repeat: bool = True,
     num_restarts: int = DEFAULT_RESTARTS,
     raw_samples: int = DEFAULT_RAW_SAMPLES,
-    memory: float = DEFAULT_MEMORY,
 ) -> Space:
     """Return the box, the inputs or the choices, whichever is given; refuse both and neither in the name of `owner`.
 
@@ -587,37 +524,11 @@ def make_space(
             "from them."
         )
     if choices is not None:
-        return Choices(choices, repeat, inputs, memory)
+        return Choices(choices, repeat, inputs)
     if isinstance(bounds, Inputs):
         return Described(bounds, num_restarts, raw_samples)
     assert bounds is not None
     return Box(bounds, num_restarts, raw_samples)
-
-
-def _find_file(choices: object) -> np.memmap | None:
-    """Return the file behind an array, if it lies in one."""
-    file = None
-    while isinstance(choices, np.memmap):
-        file, choices = choices, choices.base
-    return file
-
-
-def _view_array(choices: object) -> Tensor:
-    """Return an array as a tensor of the same numbers in memory."""
-    if not isinstance(choices, np.ndarray):
-        raise ValueError(
-            f"choices should be a torch.Tensor, a NumPy array or a numpy.memmap, got {type(choices).__name__}. Pass "
-            "one row per point."
-        )
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # and nobody writes
-            return torch.from_numpy(np.asarray(choices))
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"choices should hold numbers in single or double precision, got {choices.dtype} ({error}). Use "
-            "choices.astype(float)."
-        ) from error
 
 
 def _pick_best(values: Tensor, generators: Sequence[torch.Generator]) -> Tensor:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import repeat
 
 import torch
 from torch import Tensor
 
-from mtbo_torch.regression import Audit, Belief, Regression, Renewal, Tracked, track_in_pieces
+from mtbo_torch.regression import Audit, Belief, Regression, Renewal, Tracked
 
 PriorMean = Callable[[Tensor], Tensor]
 
@@ -97,14 +95,8 @@ class Surrogate:
     def tracked(self) -> Belief:
         """The belief at the points that are tracked, in the regression's units."""
         assert self.tracking is not None
-        return self._see(self.tracking, None if self.real is None else self.real.tracked)
-
-    @property
-    def tracked_parts(self) -> Iterator[Belief]:
-        """The same in pieces, one after the other."""
-        assert self.tracking is not None
-        before = repeat(None) if self.real is None else self.real.tracked_parts
-        return map(self._see, self.tracking.parts, before)
+        belief = self._add_prior_mean(self.tracking, self.tracking.X)
+        return belief if self.real is None else belief.with_mean_of(self.real.tracked)
 
     def at(self, X: Tensor) -> Belief:
         """Return what is known at ``... x (b) x q x d`` points."""
@@ -161,17 +153,12 @@ class Surrogate:
         noise, is_double = self.regression.noise, self.regression.train_X.dtype == torch.double
         little = TRUSTED * noise if is_double else (TRUSTED * noise).clamp_min(TRUSTED).minimum(noise)
         regression = self.regression.with_noise(little)
-        tracking = None if self.tracking is None else self.tracking.restart(regression)
+        tracking = None if self.tracking is None else regression.track(self.tracking.X)
         return replace(self, regression=regression, tracking=tracking, real=self if self.real is None else self.real)
 
-    def track(self, points: Tensor, memory: float = math.inf) -> Surrogate:
-        """Keep what is known at ``N x d`` points up to date while observations arrive.
-
-        Args:
-            points: ``N x d``.
-            memory: The bytes that may be kept besides what is known at each point.
-        """
-        return replace(self, tracking=track_in_pieces(self.regression, self.units.scale_points(points), memory))
+    def track(self, points: Tensor) -> Surrogate:
+        """Keep what is known at ``N x d`` points up to date while observations arrive."""
+        return replace(self, tracking=self.regression.track(self.units.scale_points(points)))
 
     def expand(self, batch_shape: torch.Size) -> Surrogate:
         """Return the same surrogate under a larger batch shape."""
@@ -183,10 +170,6 @@ class Surrogate:
 
     def _tracked_by(self, tracking: Tracked) -> Surrogate:
         return replace(self, regression=tracking.regression, tracking=tracking)
-
-    def _see(self, tracked: Tracked, real: Belief | None) -> Belief:
-        belief = self._add_prior_mean(tracked, tracked.X)
-        return belief if real is None else belief.with_mean_of(real)
 
     def _add_prior_mean(self, belief: Belief, points: Tensor) -> Belief:
         return belief if self.prior_mean is None else belief.mapped(None, self.prior_mean(points))

@@ -847,8 +847,6 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: save_panel("", "", {}, {}, True, [], []), "curves should be a non-empty dict"),
     (lambda: save_panel("", "", {"a": torch.rand(2, 5)}, {}, True, [], [Path("x.odd")]), "should end as a picture"),
     # Strategies, once more
-    (lambda: mtkb(bounds=None, choices=X, memory=-1.0), "memory should be finite and >= 0, got -1.0"),
-    (lambda: mtkb(bounds=None, choices=[[0.0]]), "choices should be a torch.Tensor, a NumPy array or a numpy.memmap"),
     (lambda: mtkb(repeat="no"), "repeat should be True, or False on choices, got 'no'"),
     (lambda: mtkb(repeat=False), "repeat should be True, or False on choices, got False on bounds"),
     (lambda: mtkb(bounds=None, choices=X, repeat=False).ask(6), "q should be at most 5, the number of choices"),

@@ -189,7 +189,7 @@ def test_an_interrupted_ask_skips_no_sobol_point(monkeypatch: pytest.MonkeyPatch
 def test_a_round_evaluates_all_choices_once(monkeypatch: pytest.MonkeyPatch, schedule: str) -> None:
     passes = []
     track, advance = NystromRegression.track, TrackedNystrom.advance
-    monkeypatch.setattr(NystromRegression, "track", lambda self, *args: (passes.append("all"), track(self, *args))[1])
+    monkeypatch.setattr(NystromRegression, "track", lambda self, points: (passes.append("all"), track(self, points))[1])
     monkeypatch.setattr(
         TrackedNystrom,
         "advance",

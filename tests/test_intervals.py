@@ -35,8 +35,7 @@ from mtbo_torch import (
 )
 from mtbo_torch.intervals import GRID
 from mtbo_torch.problems import RKHSFunction
-from mtbo_torch.regression import Lookup, Sites, TrackedNystrom
-from mtbo_torch.regression.sites import Distinct
+from mtbo_torch.regression import Sites, TrackedNystrom
 from mtbo_torch.strategies import ITKB
 
 SIGMA, BOUND, DELTA = 0.3, 2.0, 0.1
@@ -268,22 +267,21 @@ def test_sites_are_the_observations_grouped() -> None:
     for batch in ((), (3,)):
         places = torch.randint(len(CHOICES), (*batch, 40), generator=generator)
         X, Y = CHOICES[places], 100 + torch.randn(*batch, 40, 2, generator=generator, dtype=torch.double)
-        sites, lookup = Sites.none(Y), Lookup(CHOICES)
+        sites = Sites.at(CHOICES, Y)
         for x, y in zip(X.split([1, 1, 10, 28], dim=-2), Y.split([1, 1, 10, 28], dim=-2), strict=True):
-            found = lookup.find(x)
-            assert torch.equal(CHOICES[found], x)
+            found = sites.find(x)
+            assert found is not None
             sites = sites.add(found, y)
         left = torch.zeros(batch, dtype=torch.double)
-        assert torch.equal(sites.places, places.unique())
-        for index in np.ndindex(*batch, len(sites.places)):
-            here = Y[index[:-1]][places[index[:-1]] == sites.places[index[-1]]]
+        for index in np.ndindex(*batch, len(CHOICES)):
+            here = Y[index[:-1]][places[index[:-1]] == index[-1]]
             assert sites.counts[index] == len(here)
             if len(here):
                 close(sites.means[index], here.mean(dim=0), 1e-9)
                 left[index[:-1]] += (here - here.mean(dim=0)).square().sum()
         close(sites.scatter, left, 1e-9)
-        close(Sites.of(Distinct.of(X, Y), Y).scatter, left, 1e-9)
-        assert (lookup.find(X[..., :1, :] + 1e-3) == -1).all()
+        close(Sites.of(X, Y).scatter, left, 1e-9)
+        assert sites.find(X[..., :1, :] + 1e-3) is None
 
 
 @pytest.mark.parametrize("schedule", ["every_round", "delayed"])

@@ -6,13 +6,11 @@ from mtbo_torch.regression.dense import DenseRegression
 from mtbo_torch.regression.factor import GrowingRows
 from mtbo_torch.regression.kronecker import CompletedRegression, KroneckerRegression
 from mtbo_torch.regression.nystrom import NystromRegression, TrackedNystrom
-from mtbo_torch.regression.pieces import PIECE, TrackedPieces, track_in_pieces
-from mtbo_torch.regression.sites import Lookup, Sites, rows_at
+from mtbo_torch.regression.sites import Sites, rows_at
 from mtbo_torch.regression.spectral import SpectralRegression
 from mtbo_torch.regression.structure import IndependentTasks, MatrixKernel, SeparableSum
 
 __all__ = [
-    "PIECE",
     "Audit",
     "Belief",
     "CompletedRegression",
@@ -22,7 +20,6 @@ __all__ = [
     "IndependentTasks",
     "JointBelief",
     "KroneckerRegression",
-    "Lookup",
     "MatrixKernel",
     "NystromRegression",
     "PointBelief",
@@ -34,7 +31,5 @@ __all__ = [
     "SpectralRegression",
     "Tracked",
     "TrackedNystrom",
-    "TrackedPieces",
     "rows_at",
-    "track_in_pieces",
 ]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
@@ -181,14 +180,9 @@ class Regression(ABC):
         mean = self.at(X).mean
         return self.append(X, mean[0] if self.is_swept else mean)  # the variance does not look at the values
 
-    def track(self, points: Tensor, memory: float = math.inf) -> Tracked:
-        """Keep what is known at ``N x d`` points up to date while observations arrive.
-
-        Args:
-            points: ``N x d``.
-            memory: The bytes that may be kept besides what is known at each point.
-        """
-        return Tracked(self, points, memory)
+    def track(self, points: Tensor) -> Tracked:
+        """Keep what is known at ``N x d`` points up to date while observations arrive."""
+        return Tracked(self, points)
 
     def prepare_for_variances(self) -> Self:
         """Return a regression with the same answers, to rounding, that has cheap variances at very many points."""
@@ -270,17 +264,7 @@ class Tracked(RegressionBelief):
     Args:
         regression: The regression.
         X: ``N x d``.
-        memory: As in :meth:`Regression.track`.
     """
-
-    def __init__(self, regression: Regression, X: Tensor, memory: float = math.inf) -> None:
-        super().__init__(regression, X)
-        self.memory = memory
-
-    @property
-    def parts(self) -> Sequence[Tracked]:
-        """The same belief in pieces, one after the other."""
-        return (self,)
 
     def append(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, renew: Renewal | None = None) -> Tracked:
         """Return what is known after more observations.
@@ -295,11 +279,7 @@ class Tracked(RegressionBelief):
 
     def advance(self, grown: Regression) -> Tracked:
         """Return what is known once :attr:`regression` has grown by an append."""
-        return self.restart(grown)
-
-    def restart(self, regression: Regression) -> Tracked:
-        """Return what another regression knows at the same points."""
-        return regression.track(self.X, self.memory)
+        return grown.track(self.X)
 
     def audit(self) -> Audit:
         """Return the regression's audit."""
@@ -307,7 +287,7 @@ class Tracked(RegressionBelief):
 
     def _follow(self, grown: Regression, renew: Renewal | None) -> Tracked:
         regression = grown if renew is None else renew(grown)
-        return self.advance(grown) if regression is grown else self.restart(regression)
+        return self.advance(grown) if regression is grown else regression.track(self.X)
 
 
 class Folded:

@@ -54,11 +54,6 @@ class GrowingRows:
         """The number of rows that the buffer has room for."""
         return self._buffer.tensor.shape[-2]
 
-    @property
-    def nbytes(self) -> int:
-        """The size of the buffer."""
-        return self._buffer.tensor.nbytes
-
     def extend(self, new: Tensor) -> GrowingRows:
         """Append ``... x q x width`` rows (narrower ones are padded with zeros).
 

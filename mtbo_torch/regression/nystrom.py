@@ -2,21 +2,19 @@ r"""A dictionary of m points in place of the t observed ones (Algorithm 2)."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from mtbo_torch.linalg import cholesky_logdet, cholesky_plus_one, solve_lower
+from mtbo_torch.linalg import cholesky_logdet, cholesky_plus_one, safe_cholesky, solve_lower
 from mtbo_torch.regression.base import Audit, Growth, Regression, Renewal, Tracked, expand_fields, shared_product
 from mtbo_torch.regression.factor import GrowingRows
-from mtbo_torch.regression.sites import Distinct, Lookup, Sites, rows_at
+from mtbo_torch.regression.sites import Distinct, Sites, rows_at
 from mtbo_torch.regression.structure import MatrixKernel
-from mtbo_torch.regression.subspace import Subspace, minus_outer, outer_by_point
+from mtbo_torch.regression.subspace import Subspace, minus_outer
 from mtbo_torch.regression.whitened import GroupedRows, RowKernel
 
 # Data that are there at once begin with a dictionary of this many points.
@@ -67,8 +65,6 @@ class NystromRegression(Regression):
         drift: ``(b)``, the sum of :math:`\|\tilde\Gamma(x_s, x_s)\| / \eta` over what was observed since the
             dictionary was drawn. Of several noises, the first is the one that dictionaries are drawn for.
         deviations: ``(b) x t x n``, of the noise, where observations have their own; rows are then whitened by them.
-        diagonal: ``(b) x r x mp``, that of H while H has nothing else, as after a fit: its basis is that of v's
-            eigenvectors. None once there were appends.
     """
 
     subspace: Subspace
@@ -84,7 +80,6 @@ class NystromRegression(Regression):
     information: Tensor
     drift: Tensor
     deviations: Tensor | None = None
-    diagonal: Tensor | None = field(default=None, repr=False)
     growth: Growth | None = field(default=None, repr=False)
 
     @classmethod
@@ -175,10 +170,9 @@ class NystromRegression(Regression):
         return NystromRegression.fit(kernel, noise, self.train_X, self.train_Y, self.dictionary, self.oversampling)
 
     def audit(self) -> Audit:
-        distinct = self._distinct()
-        pieces = self.subspace.in_blocks(distinct.points)
-        known = ((p, self._mean(phi), self.subspace.residual(X, phi)) for p, X, phi in pieces)
-        return self.audit_at(Sites.of(distinct, self.train_Y), known)
+        sites = Sites.of(self.train_X, self.train_Y)
+        pieces = self.subspace.in_blocks(sites.points)
+        return self.audit_at(sites, ((p, self._mean(phi), self.subspace.residual(X, phi)) for p, X, phi in pieces))
 
     def audit_at(self, sites: Sites, pieces: Iterable[tuple[slice, Tensor, Tensor]]) -> Audit:
         r"""Do so from pieces of the sites: where these are, and there the means and :math:`k - \phi^T \phi`.
@@ -231,7 +225,7 @@ class NystromRegression(Regression):
         return self._with_dictionary(wanted, self._distinct())
 
     def append(
-        self, X: Tensor, Y: Tensor, noise: Tensor | None = None, known: tuple[Tensor, Tensor] | None = None
+        self, X: Tensor, Y: Tensor, noise: Tensor | None = None, features: Tensor | None = None
     ) -> NystromRegression:
         r"""Condition on ``(b) x q x d`` points and ``(b) x q x n`` values, on the same dictionary.
 
@@ -243,13 +237,11 @@ class NystromRegression(Regression):
             X: The points.
             Y: The values.
             noise: ``(b) x q x n`` variances, where observations have their own.
-            known: ``(b) x G x qp x mp``, :math:`\phi` of the points, and what the span misses of them together,
-                ``(b) x G x qp x qp``, if that is known.
+            features: ``(b) x G x qp x mp``, :math:`\phi` of the points, if they are known.
         """
         rows, deviations = self.rows, self._deviations_of_new(noise, Y)
-        features = self.subspace.features(X) if known is None else known[0]
-        residual = self.subspace.joint_residual(X, features) if known is None else known[1]
-        residual = _whiten_both(residual, deviations)
+        features = self.subspace.features(X) if features is None else features
+        residual = _whiten_both(self.subspace.joint_residual(X, features), deviations)
         features = _whiten_rows(features, deviations)
         product = features @ self.inverse
         seen = product @ features.mT
@@ -271,7 +263,6 @@ class NystromRegression(Regression):
             information=self.information + rows.logdet(gain).clamp_min(0),
             drift=self.drift + self._of_first(rows.whitened_norm(variances).clamp_min(0).sum(dim=-1)),
             deviations=_join(self.deviations, deviations),
-            diagonal=None,
             growth=Growth(directions, residuals),
         )
 
@@ -285,7 +276,6 @@ class NystromRegression(Regression):
         own_dims = {"dictionary": 1, "dictionary_size": 0, "information": 0, "drift": 0}
         own_dims |= {"inverse": 3, "previous_inverse": 3, "coefficients": 3, "logdets": 1}
         own_dims |= {} if self.deviations is None else {"deviations": 2}
-        own_dims |= {} if self.diagonal is None else {"diagonal": 2}
         tensors = expand_fields(self, batch_shape, **own_dims)
         X, Y = self.observed_X.expand(batch_shape), self.observed_Y.expand(batch_shape)
         subspace = self.subspace.expand(batch_shape)
@@ -307,12 +297,15 @@ class NystromRegression(Regression):
         groups = tensors["inverse"].shape[:-2]
         if tensors["logdets"].shape != groups or tensors["information"].shape != groups[:-1]:
             raise ValueError(f"logdets and information of {groups} groups of other shapes")
-        stored |= {"observed_X": GrowingRows.of(X), "observed_Y": GrowingRows.of(Y)}
-        return replace(self, subspace=subspace, diagonal=None, **stored)
+        return replace(self, subspace=subspace, observed_X=GrowingRows.of(X), observed_Y=GrowingRows.of(Y), **stored)
 
-    def track(self, points: Tensor, memory: float = math.inf) -> TrackedNystrom:
-        sites = None if self.num_observations else Sites.none(self.train_Y)
-        return TrackedNystrom(self, points, memory, sites)
+    def track(self, points: Tensor) -> TrackedNystrom:
+        features = self.subspace.features(points)
+        residual = self.subspace.residual(points, features)
+        blocks = self.subspace.covariance(points, features, self.inverse)
+        sites = None if self.num_observations else Sites.at(points, self.train_Y)
+        mean = self._mean(features).mT.contiguous().mT  # with the points next to each other, as what is added to it
+        return TrackedNystrom(self, points, features, residual, blocks, mean, sites)
 
     def _evidence(self, points: Tensor) -> Tensor:
         """Return the features, ``(b) x G x Pp x mp``."""
@@ -348,8 +341,7 @@ class NystromRegression(Regression):
         return (self.expected_noise if noise is None else noise).sqrt().expand(Y.shape)
 
     def _probs(self, distinct: Distinct) -> Tensor:
-        first = self.previous_inverse[:1] if self.is_swept else self.previous_inverse
-        inverse = first[..., : self.rows.leading_groups, :, :]
+        inverse = self.previous_inverse[..., : self.rows.leading_groups, :, :]
         norms = []
         for place, points, features in self.subspace.in_blocks(distinct.points):
             blocks = self.subspace.covariance(points, features, inverse)
@@ -386,127 +378,60 @@ class NystromRegression(Regression):
         return self.rows.logdet(self.logdets + self.rows.eigvals * missed).clamp_min(0) / 2
 
 
-class Known(NamedTuple):
-    """What is kept at each of N points that are tracked.
-
-    Attributes:
-        residual: ``(b) x G x N x p x p``, what the span misses of each point.
-        blocks: ``(b) x r x N x p x p``, the whitened covariances.
-        mean: ``(b) x N x n``.
-    """
-
-    residual: Tensor
-    blocks: Tensor
-    mean: Tensor
-
-
 class TrackedNystrom(Tracked):
     r"""Mean and covariances at N fixed points, brought up to date in :math:`O(r N m)` by each observation.
-
-    The features of the points, ``(b) x G x Np x mp``, are kept if there is memory for them. If not, the kernel between
-    points and dictionary is evaluated in every round.
 
     Args:
         regression: The regression.
         X: ``N x d``.
-        memory: As in :meth:`Regression.track`.
+        features: ``(b) x G x Np x mp``.
+        residual: ``(b) x G x N x p x p``, what the span misses of each point.
+        blocks: ``(b) x r x N x p x p``, the whitened covariances.
+        mean: ``(b) x N x n``.
         sites: All observations, if they are known to be at these points.
-        lookup: The places of these points, if somebody has looked for some before.
-        features: The features, if they are kept.
     """
 
-    # What a saved state has at each point, and where the points are.
-    STORED: ClassVar = {"blocks": -3, "mean": -2}
     regression: NystromRegression
+    mean: Tensor
 
     def __init__(
         self,
         regression: NystromRegression,
         X: Tensor,
-        memory: float = math.inf,
+        features: Tensor,
+        residual: Tensor,
+        blocks: Tensor,
+        mean: Tensor,
         sites: Sites | None = None,
-        lookup: Lookup | None = None,
-        features: Tensor | None = None,
     ) -> None:
-        super().__init__(regression, X, memory)
-        self.sites, self._known_lookup, self._kept_features = sites, lookup, features
-
-    @property
-    def features(self) -> Tensor:
-        """``(b) x G x Np x mp``."""
-        if self._kept_features is not None:
-            return self._kept_features
-        features = self.regression.subspace.features(self.X)
-        if features.nbytes <= self.memory:
-            self._kept_features = features
-        return features
-
-    @cached_property
-    def known(self) -> Known:
-        """What is kept at each point."""
-        regression, diagonal, features = self.regression, self.regression.diagonal, self.features
-        # With the points next to each other, as what is added to it.
-        mean = regression._mean(features).mT.contiguous().mT
-        residual = regression.subspace.residual(self.X, features)
-        if diagonal is None:
-            return Known(residual, regression.subspace.covariance(self.X, features, regression.inverse), mean)
-        if regression.rows.rows_per_point == 1:
-            seen = shared_product(diagonal.unsqueeze(-2), features.square().mT).mT.unsqueeze(-1)
-        else:
-            own = features.unflatten(-2, (-1, regression.rows.rows_per_point))
-            seen = outer_by_point(own * diagonal[..., None, None, :], own)
-        return Known(residual, torch.addcmul(seen, regression.rows.eigvals[..., None, None, None], residual), mean)
-
-    @property
-    def mean(self) -> Tensor:
-        return self.known.mean
-
-    @property
-    def blocks(self) -> Tensor:
-        """``(b) x r x N x p x p``, the whitened covariances."""
-        return self.known.blocks
-
-    @property
-    def _lookup(self) -> Lookup:
-        if self._known_lookup is None:
-            self._known_lookup = Lookup(self.X)
-        return self._known_lookup
+        super().__init__(regression, X)
+        self.features, self.residual, self.blocks = features, residual, blocks
+        self.mean, self.sites = mean, sites
 
     def append(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, renew: Renewal | None = None) -> Tracked:
-        places = None if self.sites is None else self._lookup.find(X)
-        if self.sites is None or places is None or (places < 0).any():
+        places = None if self.sites is None else self.sites.find(X)
+        if self.sites is None or places is None:
             return super().append(X, Y, noise, renew)
-        tracked = self._follow(self.regression.append(X, Y, noise, self._known_at(places)), renew)
+        tracked = self._follow(self.regression.append(X, Y, noise, self._features_at(places)), renew)
         assert isinstance(tracked, TrackedNystrom)
-        tracked.sites, tracked._known_lookup = self.sites.add(places, Y), self._known_lookup
+        tracked.sites = self.sites.add(places, Y)
         return tracked
 
     def advance(self, grown: Regression) -> Tracked:
         if not isinstance(grown, NystromRegression) or grown.growth is None:
-            return self.restart(grown)
-        directions, residuals, (residual, blocks, mean) = grown.growth.rows, grown.growth.residuals, self.known
-        change = self._project(directions).mT  # (b) x r x Np x q
+            return grown.track(self.X)
+        directions, residuals = grown.growth.rows, grown.growth.residuals
+        change = shared_product(directions, self.features.mT).mT  # (b) x r x Np x q
         own = change.unflatten(-2, (-1, grown.rows.rows_per_point))
-        mean = mean + grown.rows.mean_of_groups(change, residuals)
-        tracked = TrackedNystrom(grown, self.X, self.memory, features=self._kept_features)
-        tracked.known = Known(residual, minus_outer(blocks, own), mean)
-        return tracked
-
-    def _project(self, directions: Tensor) -> Tensor:
-        """Return the products ``(b) x r x q x Np`` of ``(b) x r x q x mp`` directions with the features."""
-        if self._kept_features is not None:
-            return shared_product(directions, self._kept_features.mT)
-        subspace = self.regression.subspace  # (b) x r x q x mp times the root is small
-        return shared_product(directions @ subspace.root, subspace.rows(self.X, subspace.atoms).mT)
+        mean = self.mean + grown.rows.mean_of_groups(change, residuals)
+        blocks = minus_outer(self.blocks, own)
+        return TrackedNystrom(grown, self.X, self.features, self.residual, blocks, mean)
 
     def audit(self) -> Audit:
         if self.sites is None:
             return super().audit()
-        return self.regression.audit_at(self.sites, [(slice(None), *self.pick(self.sites.places))])
-
-    def pick(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and residual at ``u`` places."""
-        return self.mean[..., places, :], self.known.residual[..., places, :, :]
+        seen, here = self.sites.occupied()
+        return self.regression.audit_at(seen, [(slice(None), self.mean[..., here, :], self.residual[..., here, :, :])])
 
     @property
     def covariance(self) -> Tensor:
@@ -527,32 +452,19 @@ class TrackedNystrom(Tracked):
 
     def restore(self, tensors: dict[str, Tensor]) -> TrackedNystrom:
         """Return what :meth:`tensors` was made from, to the last bit."""
-        regression, p = self.regression, self.regression.rows.rows_per_point
-        groups, N = regression.inverse.shape[:-2], len(self.X)
-        shapes = {"blocks": (*groups, N, p, p), "mean": (*groups[:-1], N, regression.num_tasks)}
-        for name, shape in shapes.items():
-            if tensors[name].shape != shape:
-                raise ValueError(f"{name} should have shape {shape}. Save the state again.")
-        rest = {name: value for name, value in tensors.items() if name not in shapes}
-        sites = Sites.none(regression.train_Y).restore(rest) if rest else None
-        tracked = TrackedNystrom(regression, self.X, self.memory, sites)
-        tracked.known = Known(
-            regression.subspace.residual(self.X, tracked.features), tensors["blocks"], tensors["mean"]
+        if tensors["blocks"].shape != self.blocks.shape or tensors["mean"].shape != self.mean.shape:
+            raise ValueError(f"blocks should have shape {tuple(self.blocks.shape)}. Save the state again.")
+        blocks, mean, rest = tensors["blocks"], tensors["mean"], tensors.keys() - {"blocks", "mean"}
+        sites = (
+            Sites.at(self.X, self.regression.train_Y).restore({name: tensors[name] for name in rest}) if rest else None
         )
-        return tracked
+        return TrackedNystrom(self.regression, self.X, self.features, self.residual, blocks, mean, sites)
 
-    def _known_at(self, places: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return features and residual, as :meth:`NystromRegression.append` takes them, at the ``(b) x q`` places."""
-        residual = self.known.residual
-        if self._kept_features is None:
-            return None
-        by_point = self._kept_features.unflatten(-2, (len(self.X), -1))
+    def _features_at(self, places: Tensor) -> Tensor:
+        """Return ``(b) x G x qp x mp`` at the ``(b) x q`` places."""
+        by_point = self.features.unflatten(-2, (len(self.X), -1))
         index = places[..., None, :, None, None].expand(*by_point.shape[:-3], -1, *by_point.shape[-2:])
-        features = by_point.gather(-3, index).flatten(-3, -2)
-        if places.shape[-1] > 1:
-            return features, self.regression.subspace.joint_residual(self.X[places], features)
-        index = places[..., None, :, None, None].expand(*residual.shape[:-3], -1, *residual.shape[-2:])
-        return features, residual.gather(-3, index).squeeze(-3)
+        return by_point.gather(-3, index).flatten(-3, -2)
 
 
 def _fit(
@@ -575,27 +487,14 @@ def _fit(
         moment = moment + features.mT @ (features * counts[..., None, :, None])
         response = response + shared_product(targets.mT, features).mT
     shift = rows.eigvals.reciprocal()
-    # In the basis of v's eigenvectors, H is diagonal for all groups and regularizers at once.
-    moment = moment.expand(*subspace.root.shape[:-2], *subspace.root.shape[-1:] * 2)
-    values, vectors = (part.to(X.dtype) for part in torch.linalg.eigh(moment.double()))
-    values = values.clamp_min(0)
-    diagonal = (values + shift.unsqueeze(-1)).reciprocal()
-    inverse, coefficients = torch.diag_embed(diagonal), diagonal.unsqueeze(-1) * (vectors.mT @ response)
-    logdets = (rows.eigvals.unsqueeze(-1) * values).log1p().sum(dim=-1)
+    precision = moment + shift[..., None, None] * torch.eye(subspace.root.shape[-1], dtype=X.dtype, device=X.device)
+    chol = safe_cholesky(precision, shift.expand(precision.shape[:-2]), precision, "Use a larger eta or float64.")
+    inverse = torch.cholesky_inverse(chol)
+    # log det(I + xi v) = size * log(xi) + log det(v + I / xi)
+    logdets = precision.shape[-1] * rows.eigvals.log() + cholesky_logdet(chol)
     zero = X.new_zeros(X.shape[:-2])
-    solved = (inverse, inverse, coefficients, logdets)
-    return NystromRegression(
-        replace(subspace, root=vectors.mT @ subspace.root),
-        oversampling,
-        observed_X,
-        observed_Y,
-        indices,
-        sizes,
-        *solved,
-        zero,
-        zero,
-        diagonal=diagonal,
-    )
+    solved = (inverse, inverse, inverse @ response, logdets)
+    return NystromRegression(subspace, oversampling, observed_X, observed_Y, indices, sizes, *solved, zero, zero)
 
 
 def _sum_traces(residual: Tensor, counts: Tensor) -> Tensor:

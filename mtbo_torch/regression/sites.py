@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
-# An odd number without a pattern in its bits, by which the codes of rows are spread.
-MIXING = -7046029254386353131
+# New observations are compared with the sites in pieces of this many numbers.
+BLOCK_NUMBERS = 2**22
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,123 +52,72 @@ class Distinct:
         return cls(rows_at(X, places), counts, sums, index, deviations, sites)
 
 
-class Lookup:
-    r"""The places of ``N x d`` points, found by their inputs to the last bit in :math:`O(\log N)`.
-
-    Args:
-        points: ``N x d``.
-    """
-
-    def __init__(self, points: Tensor) -> None:
-        self.points = points
-        self._codes, self._order = torch.sort(_encode_rows(points), stable=True)
-
-    @cached_property
-    def repeated(self) -> Tensor:
-        """``N``, which points equal one before."""
-        repeated = torch.zeros(len(self.points), dtype=torch.bool, device=self.points.device)
-        candidates = self._order[1:][self._codes[1:] == self._codes[:-1]]
-        if len(candidates):
-            repeated[candidates] = self.find(self.points[candidates]) != candidates
-        return repeated
-
-    def find(self, X: Tensor) -> Tensor:
-        """Return the places ``(b) x q`` of the first points that equal ``(b) x q x d`` ones; -1 for none."""
-        wanted = X.reshape(-1, X.shape[-1])
-        codes = _encode_rows(wanted)
-        start = torch.searchsorted(self._codes, codes)
-        places = self._order[start.clamp_max(len(self.points) - 1)]
-        is_here = (self.points[places] == wanted).all(dim=-1)
-        if not is_here.all():
-            places = torch.where(is_here, places, -1)
-            ends = torch.searchsorted(self._codes, codes, right=True)
-            for row in ((ends > start + 1) & ~is_here).nonzero().flatten().tolist():  # other points with that code
-                others = self._order[start[row] : ends[row]]
-                equal = others[(self.points[others] == wanted[row]).all(dim=-1)]
-                places[row] = equal[0] if len(equal) else -1
-        return places.reshape(X.shape[:-1])
-
-
 @dataclass(frozen=True, eq=False)
 class Sites:
     """Observations grouped by point: how many there are at each, and their mean.
 
     Attributes:
+        points: ``(b) x u x d``, or ``u x d`` for all data sets.
         counts: ``(b) x u``.
         means: ``(b) x u x n``; zero where there is none.
         scatter: ``(b)``, the sum of the squared distances of all values from the mean at their point.
-        places: ``u``, in order, where the points are among those that are tracked.
     """
 
+    points: Tensor
     counts: Tensor
     means: Tensor
     scatter: Tensor
-    places: Tensor
 
     @classmethod
-    def of(cls, distinct: Distinct, Y: Tensor) -> Sites:
-        """Summarize ``(b) x t x n`` values that were grouped by point."""
+    def of(cls, X: Tensor, Y: Tensor) -> Sites:
+        """Group ``(b) x t x d`` points and ``(b) x t x n`` values."""
+        distinct = Distinct.of(X, Y)
         means = distinct.sums / distinct.counts.clamp_min(1).unsqueeze(-1)
         own = means.gather(-2, distinct.index.unsqueeze(-1).expand_as(Y))
-        places = torch.arange(means.shape[-2], device=Y.device)
-        return cls(distinct.counts, means, (Y - own).square().sum(dim=(-2, -1)), places)
+        return cls(distinct.points, distinct.counts, means, (Y - own).square().sum(dim=(-2, -1)))
 
     @classmethod
-    def none(cls, like: Tensor) -> Sites:
-        """Return no observations yet, of values like ``(b) x t x n`` ones."""
-        batch_shape, n = like.shape[:-2], like.shape[-1]
-        nowhere = torch.empty(0, dtype=torch.long, device=like.device)
-        return cls(
-            like.new_zeros(*batch_shape, 0), like.new_zeros(*batch_shape, 0, n), like.new_zeros(batch_shape), nowhere
-        )
+    def at(cls, points: Tensor, like: Tensor) -> Sites:
+        """Return ``N x d`` points without observations yet, of values like ``(b) x t x n`` ones."""
+        batch_shape = like.shape[:-2]
+        counts = points.new_zeros(*batch_shape, len(points))
+        return cls(points, counts, points.new_zeros(*counts.shape, like.shape[-1]), points.new_zeros(batch_shape))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return copies of everything, by name."""
-        return {name: getattr(self, name).clone() for name in ("counts", "means", "scatter", "places")}
+        """Return copies of everything but the points, by name."""
+        return {name: getattr(self, name).clone() for name in ("counts", "means", "scatter")}
 
     def restore(self, tensors: dict[str, Tensor]) -> Sites:
-        """Return what :meth:`tensors` was made from, for values like these."""
-        size, places = self.scatter.shape, tensors["places"]
-        u, n = len(places), self.means.shape[-1]
-        shapes = {"counts": (*size, u), "means": (*size, u, n), "scatter": size, "places": (u,)}
+        """Return the same sites with other counts, means and scatter."""
         for name, value in tensors.items():
-            if value.shape != shapes[name]:
+            if value.shape != getattr(self, name).shape:
                 raise ValueError(f"{name} of shape {tuple(value.shape)}")
-        return Sites(**tensors | {"places": places.long()})
+        return replace(self, **tensors)
+
+    def occupied(self) -> tuple[Sites, Tensor]:
+        """Return the sites with observations in any data set, and their places among ``N x d`` points."""
+        here = (self.counts.reshape(-1, len(self.points)) > 0).any(dim=0).nonzero().squeeze(-1)
+        return Sites(self.points[here], self.counts[..., here], self.means[..., here, :], self.scatter), here
+
+    def find(self, X: Tensor) -> Tensor | None:
+        """Return the places ``(b) x q`` of ``(b) x q x d`` points among the sites; None if one is none of them."""
+        size, places = max(1, BLOCK_NUMBERS // (X.shape[:-2].numel() * self.points.numel())), []
+        for x in X.split(size, dim=-2):
+            is_here, place = (x.unsqueeze(-2) == self.points).all(dim=-1).max(dim=-1)  # of (b) x q x N
+            if not is_here.all():
+                return None
+            places.append(place)
+        return torch.cat(places, dim=-1)
 
     def add(self, places: Tensor, Y: Tensor) -> Sites:
         """Take in ``(b) x q x n`` values at ``(b) x q`` places."""
-        slots = torch.searchsorted(self.places, places)
-        is_new = self.places.new_ones(()).expand_as(slots) > 0
-        if len(self.places):
-            is_new = self.places[slots.clamp_max(len(self.places) - 1)] != places
-        if is_new.any():
-            return self._make_room(torch.unique(places[is_new])).add(places, Y)
-        counts = self.counts.scatter_add(-1, slots, torch.ones_like(Y[..., 0]))
-        index = slots.unsqueeze(-1).expand_as(Y)
+        counts = self.counts.scatter_add(-1, places, torch.ones_like(Y[..., 0]))
+        index = places.unsqueeze(-1).expand_as(Y)
         # About the means so far, so that nothing is lost where values are large beside their differences.
         apart = Y - self.means.gather(-2, index)
-        means = self.means.scatter_add(-2, index, apart / counts.gather(-1, slots).unsqueeze(-1))
+        means = self.means.scatter_add(-2, index, apart / counts.gather(-1, places).unsqueeze(-1))
         more = (apart * (Y - means.gather(-2, index))).sum(dim=(-2, -1))
         return replace(self, counts=counts, means=means, scatter=(self.scatter + more).clamp_min(0))
-
-    def _make_room(self, new: Tensor) -> Sites:
-        """Return the same observations with room for some at other places."""
-        places, order = torch.cat([self.places, new]).sort()
-        counts = torch.nn.functional.pad(self.counts, (0, len(new)))[..., order]
-        means = torch.nn.functional.pad(self.means, (0, 0, 0, len(new)))[..., order, :]
-        return replace(self, counts=counts, means=means, places=places)
-
-
-def _encode_rows(X: Tensor) -> Tensor:
-    """Give each of ``N`` rows a number that is the same for equal rows and hardly ever for others."""
-    whole = torch.int64 if X.dtype == torch.double else torch.int32
-    codes = torch.zeros(len(X), dtype=torch.long, device=X.device)
-    for column in X.unbind(dim=-1):
-        bits = (column + 0.0).view(whole)  # there is a negative zero, too
-        codes = (codes ^ bits) * MIXING
-        codes = codes ^ (codes >> 29)
-    return codes
 
 
 def _number_points(X: Tensor) -> Tensor:

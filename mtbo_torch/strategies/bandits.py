@@ -40,8 +40,7 @@ class MTKB(ExactStrategy):
             of tasks: each refit then learns several kernels, in which tasks share their lengthscales or have their own,
             and uses the one that suits the data best (:func:`candidate_kernels`; see :attr:`kernel_scores`).
         bounds: ``2 x d``, a box to search, or :class:`Inputs` that describe it; or
-        choices: ``N x d``, the points that may be chosen: a tensor, an array, or a ``numpy.memmap``, which stays in its
-            file. Very many are searched in pieces.
+        choices: ``N x d``, the points that may be chosen.
         norm_bound: A bound b of the objective's RKHS norm, or one for each of a batch of trials, ``(b)``. If not given,
             the theory's radius takes the norm of the fitted function, or 1 if that is smaller.
         noise_scale: The noise's sub-Gaussian constant :math:`\sigma`, such as its standard deviation; :math:`\sqrt\eta`
@@ -72,8 +71,6 @@ class MTKB(ExactStrategy):
             The acquisition is weighed by the probability of that.
         repeat: Whether a choice may be asked for again. With False it is not, once it was told or while it is pending:
             for tables, where a second look shows the same.
-        memory: The gigabytes that may be kept to make rounds on choices faster, besides what is known at each choice:
-            for a dictionary of m points, up to ``8 N m`` bytes.
         seed: All randomness follows from it. A list of b seeds gives b independent trials side by side: points are
             then ``b x q x d`` and values ``b x q x n``, and the kernel may have batch shape ``b``.
         num_restarts: From how many points the acquisition is maximized, on `bounds`.

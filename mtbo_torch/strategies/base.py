@@ -405,7 +405,7 @@ class Strategy(ABC):
         """
         state = {
             "settings": self._settings(),
-            "space": self.space.fingerprint.clone(),
+            "space": self.space.points.clone(),
             "train_X": self.train_X,
             "train_Y": self.train_Y,
             "train_sd": self.train_sd,
@@ -602,7 +602,7 @@ class Strategy(ABC):
             key=str,
         )
         parts = [f"{key} ({_shorten(theirs.get(key))} there, {_shorten(ours.get(key))} here)" for key in different]
-        if not different and not torch.equal(space.to(self.space.points), self.space.fingerprint):
+        if not different and not torch.equal(space.to(self.space.points), self.space.points):
             parts = [f"{ours['space']} (other points)"]
         if parts:
             raise ValueError(

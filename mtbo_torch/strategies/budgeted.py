@@ -13,7 +13,7 @@ from mtbo_torch.checks import require_finite, require_open_unit, require_oversam
 from mtbo_torch.confidence import DEFAULT_EPSILON, theory_oversampling
 from mtbo_torch.kernels import adapt_kernel
 from mtbo_torch.models import DEFAULT_OVERSAMPLING, NystromMultiTaskGP
-from mtbo_torch.regression import NystromRegression, Regression, TrackedNystrom, TrackedPieces
+from mtbo_torch.regression import NystromRegression, Regression, TrackedNystrom
 from mtbo_torch.strategies.base import Observations
 from mtbo_torch.strategies.kernelized import KernelOptions, KernelStrategy
 from mtbo_torch.strategies.learners import Knowledge
@@ -105,7 +105,7 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
 
     def _memory(self) -> dict[str, Any]:
         regression, tracking = self._nystrom, self._known.surrogate.tracking
-        tracked = tracking.tensors() if isinstance(tracking, TrackedNystrom | TrackedPieces) else {}
+        tracked = tracking.tensors() if isinstance(tracking, TrackedNystrom) else {}
         own = {"regression": regression.tensors(), "oversampling": regression.oversampling, "tracked": tracked}
         return super()._memory() | own
 
@@ -131,7 +131,7 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
         surrogate = replace(nothing, regression=regression)
         if nothing.tracking is not None:
             surrogate = self.space.watch(surrogate)
-        if isinstance(surrogate.tracking, TrackedNystrom | TrackedPieces):
+        if isinstance(surrogate.tracking, TrackedNystrom):
             surrogate = replace(surrogate, tracking=surrogate.tracking.restore(tracked))
         return surrogate
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypedDict
 
-import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
@@ -19,9 +18,9 @@ from mtbo_torch.confidence import RADII, mobo_radius
 from mtbo_torch.inputs import Inputs
 from mtbo_torch.intervals import Mixture, find_bounds
 from mtbo_torch.models import ExactMultiTaskGP
-from mtbo_torch.regression import PIECE, Belief, GrowingRows, PointBelief
+from mtbo_torch.regression import Belief, GrowingRows, PointBelief
 from mtbo_torch.scalarizations import ChebyshevScalarization, Scalarization, WeightDistribution
-from mtbo_torch.space import DEFAULT_MEMORY, DEFAULT_RAW_SAMPLES, DEFAULT_RESTARTS, Choices, Search, make_space
+from mtbo_torch.space import DEFAULT_RAW_SAMPLES, DEFAULT_RESTARTS, Choices, Search, make_space
 from mtbo_torch.strategies.base import Observations
 from mtbo_torch.strategies.goal import Goal
 from mtbo_torch.strategies.modeling import ExactModelStrategy, ModelStrategy, ModelT, count_tasks
@@ -38,7 +37,7 @@ class KernelOptions(TypedDict, total=False):
     """The arguments that all strategies with a kernel take; see :class:`MTKB`."""
 
     bounds: Tensor | Inputs | None
-    choices: Tensor | np.ndarray | None
+    choices: Tensor | None
     norm_bound: float | Tensor | None
     noise_scale: float | None
     eta: float | None
@@ -52,7 +51,6 @@ class KernelOptions(TypedDict, total=False):
     signs: Sequence[int] | Tensor | Mapping[str, str] | None
     constraints: tuple[Tensor, Tensor] | None
     repeat: bool
-    memory: float
     seed: int | Sequence[int]
     num_restarts: int
     raw_samples: int
@@ -70,7 +68,7 @@ class KernelStrategy(ModelStrategy[ModelT]):
         kernel: Kernel | int,
         *,
         bounds: Tensor | Inputs | None = None,
-        choices: Tensor | np.ndarray | None = None,
+        choices: Tensor | None = None,
         norm_bound: float | Tensor | None = None,
         noise_scale: float | None = None,
         eta: float | None = None,
@@ -84,12 +82,11 @@ class KernelStrategy(ModelStrategy[ModelT]):
         signs: Sequence[int] | Tensor | Mapping[str, str] | None = None,
         constraints: tuple[Tensor, Tensor] | None = None,
         repeat: bool = True,
-        memory: float = DEFAULT_MEMORY,
         seed: int | Sequence[int] = 0,
         num_restarts: int = DEFAULT_RESTARTS,
         raw_samples: int = DEFAULT_RAW_SAMPLES,
     ) -> None:
-        space = make_space(type(self).__name__, bounds, choices, repeat, num_restarts, raw_samples, memory)
+        space = make_space(type(self).__name__, bounds, choices, repeat, num_restarts, raw_samples)
         _require_scales(norm_bound, noise_scale, eta, delta)
         if radius is None:
             knows_enough = norm_bound is not None and noise_scale is not None and refit_every is None
@@ -175,9 +172,7 @@ class KernelStrategy(ModelStrategy[ModelT]):
         self._require_inputs(x)
         with torch.no_grad():
             swept, radii, _ = self._judge(mixture)
-            pieces = [find_bounds(swept.inside(piece), radii) for piece in x.split(PIECE, dim=-2)]
-            lower, upper = (torch.cat(bounds, dim=-2) for bounds in zip(*pieces, strict=True))
-            return lower, upper
+            return find_bounds(swept.inside(x), radii)
 
     def _find_intervals(self, X: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, str]:
         if self._mixture is None:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from botorch.utils.multi_objective.pareto import is_non_dominated
 from torch import Tensor
@@ -69,7 +68,7 @@ class Optimizer(ExactModelStrategy):
         num_tasks: int,
         *,
         bounds: Tensor | Inputs | None = None,
-        choices: Tensor | np.ndarray | None = None,
+        choices: Tensor | None = None,
         signs: Sequence[int] | Tensor | Mapping[str, str] | None = None,
         constraints: tuple[Tensor, Tensor] | None = None,
         ref_point: Tensor | None = None,

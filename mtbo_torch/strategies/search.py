@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +21,7 @@ class SearchOptions(TypedDict, total=False):
     """The arguments that all strategies without a kernel take; see :class:`RandomSearch`."""
 
     bounds: Tensor | Inputs | None
-    choices: Tensor | np.ndarray | None
+    choices: Tensor | None
     scalarization: type[Scalarization]
     weights: WeightDistribution | None
     signs: Sequence[int] | Tensor | Mapping[str, str] | None
@@ -40,7 +39,7 @@ class SearchStrategy(Strategy):
         num_tasks: int,
         *,
         bounds: Tensor | Inputs | None = None,
-        choices: Tensor | np.ndarray | None = None,
+        choices: Tensor | None = None,
         scalarization: type[Scalarization] = ChebyshevScalarization,
         weights: WeightDistribution | None = None,
         signs: Sequence[int] | Tensor | Mapping[str, str] | None = None,
