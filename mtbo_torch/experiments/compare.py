@@ -77,7 +77,7 @@ class BenchmarkResult:
 
     @property
     def table(self) -> pd.DataFrame:
-        """A tidy table, a pandas data frame: a row for each round of each run."""
+        """A pandas data frame with a row for each round of each run."""
         rows = [
             {key: run[key] for key in ("problem", "strategy", "seed")} | {"round": i + 1, "hypervolume": volume}
             for run in self.runs
@@ -87,7 +87,7 @@ class BenchmarkResult:
 
     @property
     def verdicts(self) -> list[str]:
-        """A sentence for each problem and each strategy but the first: whether the first found more hypervolume.
+        """Sentences that say whether the first strategy found more hypervolume than each other one on each problem.
 
         "More" and "less" need paired differences whose mean exceeds two standard errors.
         """
