@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mtbo_torch import ax_inputs as ax_inputs  # registers the acquisition functions with BoTorch
 from mtbo_torch.acquisition import NystromScalarizedMultiTaskUCB, ScalarizedMultiTaskUCB
 from mtbo_torch.checks import require_count, require_seed
 from mtbo_torch.improvement import LogAverageImprovement

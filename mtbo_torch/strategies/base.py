@@ -75,8 +75,9 @@ class Strategy(ABC):
     """
 
     _can_miss_values = False
-    # Whether values may have a noise of their own.
+    # Whether values may have a noise of their own, and whether anybody has tried to say it: until then, nobody looks.
     _can_know_noise = False
+    _may_know_noise = False
 
     def __init__(self, space: Space, goal: Goal, seed: int | Sequence[int]) -> None:
         self.space, self.goal = space, goal
@@ -443,6 +444,7 @@ class Strategy(ABC):
             X, Y, sd = (state_dict[f"train_{part}"].to(self.space.points) for part in ("X", "Y", "sd"))
             require_data(X, Y, self.num_tasks, allow_missing=self._can_miss_values)
             told = Observations(X, Y, _require_deviations(sd, Y))
+            self._may_know_noise = self._can_know_noise
             d = self.space.num_inputs
             if X.shape[:-2] != self.batch_shape or X.shape[-1] != d:
                 raise ValueError(f"train_X of shape {tuple(X.shape)}")
@@ -562,6 +564,7 @@ class Strategy(ABC):
                 "Pass the standard deviation of each value's noise."
             ) from None
         require_same_kind(("y", y), ("sd", sd))
+        self._may_know_noise = True
         return _require_deviations(sd, y).detach()
 
     def _convert(self, name: str, values: Any) -> Any:

@@ -207,6 +207,8 @@ class LearnedKernel(KnownKernel):
         return self.append(known, told, count)
 
     def find_own_noise(self, known: Knowledge, sd: Tensor) -> Tensor | None:
+        if not self.strategy._may_know_noise:
+            return None
         units, usual = known.surrogate.units, known.noise.unsqueeze(-2)
         variances = _scale_noise(units, sd)
         if ((variances == usual) | sd.isnan()).all():
