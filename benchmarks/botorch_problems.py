@@ -139,6 +139,7 @@ class Optuna:
 
 ALGORITHMS: dict[str, Callable[[MultiObjectiveTestProblem, int], Asked]] = {
     "Optimizer": lambda p, seed: Optimizer(p.num_objectives, bounds=p.bounds, ref_point=p.ref_point, seed=seed),
+    "Optimizer, no reference point": lambda p, seed: Optimizer(p.num_objectives, bounds=p.bounds, seed=seed),
     "MT-KB": lambda p, seed: MTKB(p.num_objectives, bounds=p.bounds, refit_every=1, seed=seed),
     "qLogNEHVI": lambda p, seed: ThoroughNEHVI(p.num_objectives, ref_point=p.ref_point, bounds=p.bounds, seed=seed),
     "qLogNEHVI, modest": lambda p, seed: NEHVI(p.num_objectives, ref_point=p.ref_point, bounds=p.bounds, seed=seed),
