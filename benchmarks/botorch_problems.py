@@ -316,7 +316,8 @@ def draw(curves: Curves, path: Path) -> None:
         axis.set(title=name, xlabel="evaluations after the first points", ylabel="share of the hypervolume")
     for axis in axes[len(curves) :]:
         axis.remove()
-    axes[0].legend(fontsize=7)
+    lines = {line.get_label(): line for axis in axes[: len(curves)] for line in axis.lines}
+    figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=4)
     figure.savefig(path, dpi=130)
     print(f"Saved {path}.")
 
@@ -328,6 +329,8 @@ def summarize(curves: Curves, rows: list[list[str]]) -> list[list[str]]:
     """
     columns = {"Optimizer": ("Optimizer",), "qLogNEHVI": PEERS}
     columns |= {"qLogNParEGO": ("qLogNParEGO", "qLogNParEGO, modest"), "Sobol": ("Sobol",)}
+    were_run = {algorithm for of_algorithm in curves.values() for algorithm in of_algorithm}
+    columns = {column: names for column, names in columns.items() if were_run & set(names)}
     ratios = {name: ratio for name, algorithm, *_, ratio in rows if algorithm == "Optimizer"}
     table = [["hypervolume share", *columns, "qLogNEHVI's time over ours"]]
     for name, of_algorithm in curves.items():
