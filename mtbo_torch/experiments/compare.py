@@ -252,10 +252,16 @@ def _adopt(problem: MultiObjectiveTestProblem) -> Problem:
 
 
 def _load(path: Path) -> dict[tuple[str, str, int, int], dict[str, Any]]:
+    """Return the runs of a file, from which a last line is removed that was cut off when a run was killed."""
     if not path.exists():
         return {}
+    text = path.read_text()
+    whole, end, rest = text.rpartition("\n")
     try:
-        runs = [json.loads(line) for line in path.read_text().splitlines()]
-        return {(r["problem"], r["strategy"], r["seed"], len(r["hypervolume"])): r for r in runs}
+        runs = [json.loads(line) for line in (whole if end else text).splitlines()]
+        known = {(r["problem"], r["strategy"], r["seed"], len(r["hypervolume"])): r for r in runs}
     except Exception as error:  # whatever another file makes of it
         raise ValueError(f"path should be a file of compare(), got {path}. Pass another one.") from error
+    if end and rest:
+        path.write_text(whole + end)
+    return known

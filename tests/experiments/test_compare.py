@@ -76,6 +76,11 @@ def test_runs_in_the_file_are_not_repeated(tmp_path: Path) -> None:
         resumed = compare(STRATEGIES, PROBLEMS, seeds=range(3), rounds=3, path=path, executor=executor)
     assert drop_seconds(resumed) == drop_seconds(whole)
     assert len([json.loads(line) for line in path.read_text().splitlines()]) == 12
+    # Killed in the middle of a line: that run alone is repeated.
+    text = path.read_text()
+    path.write_text(text[:-20])
+    assert compare(STRATEGIES, PROBLEMS, seeds=range(3), rounds=3, path=path).table.equals(resumed.table)
+    assert path.read_text().count("\n") == 12
     (tmp_path / "notes.txt").write_text("no")
     with pytest.raises(ValueError, match=r"path should be a file of compare"):
         compare(STRATEGIES, PROBLEMS, seeds=range(3), rounds=3, path=tmp_path / "notes.txt")
