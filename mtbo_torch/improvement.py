@@ -12,6 +12,7 @@ from botorch.models.model import Model
 from botorch.posteriors import Posterior
 from botorch.utils.multi_objective.pareto import is_non_dominated
 from botorch.utils.transforms import average_over_ensemble_models, t_batch_mode_transform
+from scipy.special import betaincinv
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.quasirandom import SobolEngine
@@ -26,7 +27,7 @@ from mtbo_torch.regression import Belief, PointBelief
 from mtbo_torch.scalarizations import ChebyshevScalarization, HypervolumeScalarization, Scalarization, require_weights
 from mtbo_torch.surrogate import Surrogate
 
-NUM_SAMPLES = 1024
+NUM_SAMPLES = 2048
 # Half of the samples are drawn from a normal distribution that is so many times as wide: a search without these gets
 # stuck where the model is wrong.
 WIDE = 2.0
@@ -64,7 +65,7 @@ class Samples:
         >>> from mtbo_torch.improvement import Samples
         >>> samples = Samples.draw(num_objectives=3)
         >>> samples.luck.shape, samples.power
-        (torch.Size([1024, 3]), 3)
+        (torch.Size([2048, 3]), 3)
     """
 
     slopes: Tensor
@@ -95,19 +96,23 @@ class Samples:
             seed: Determines the scrambling.
         """
         require_count("num_objectives", num_objectives, "Pass the number of objectives.")
-        require_count("count", count, "Pass for instance 1024.")
+        require_count("count", count, "Pass for instance 2048.")
         require_seed("seed", seed)
         k, eps = num_objectives, torch.finfo(torch.float).eps
         if weights is not None:
-            weights = weights.repeat(-(-count // len(weights)), 1)
+            # One after the other: every 64th point of a Sobol sequence, say, is not spread evenly.
+            weights = weights.repeat_interleave(-(-count // len(weights)), dim=0)
             count = len(weights)
-        uniform = SobolEngine(2 * k + 1, scramble=True, seed=seed).draw(count, dtype=torch.double).clamp(eps, 1 - eps)
-        is_wide, of_luck, of_weights = uniform.split([1, k, k], dim=-1)
+        is_volume = issubclass(scalarization, HypervolumeScalarization)
+        # The trade-offs decide most, and the first numbers of a Sobol sequence are the most even. A point on a sphere
+        # takes one less than it has coordinates: with one more, the average would vary up to three times as much.
+        sizes = [k - 1 if is_volume else k, k, 1]
+        uniform = SobolEngine(sum(sizes), scramble=True, seed=seed).draw(count, dtype=torch.double)
+        of_weights, of_luck, is_wide = uniform.clamp(eps, 1 - eps).split(sizes, dim=-1)
         luck = ndtri(of_luck) * torch.where(is_wide < 0.5, 1.0, WIDE)
         # The logarithm of 2 p / (p + p_wide).
         apart = luck.square().sum(dim=-1) * (1 - WIDE**-2) / 2 - k * math.log(WIDE)
         log_mass = math.log(2) - torch.nn.functional.softplus(apart)
-        is_volume = issubclass(scalarization, HypervolumeScalarization)
         if weights is None:
             weights = _place_on_sphere(of_weights) if is_volume else _normalize(of_weights.reciprocal())
         # So much larger than zero that its reciprocal has a square, and a gradient.
@@ -153,7 +158,7 @@ class Incumbent:
         >>> samples = Samples.draw(num_objectives=2)
         >>> origin = torch.zeros(2, dtype=torch.double)
         >>> Incumbent.among(found, torch.zeros_like(found), samples, ref_point=origin).best.shape
-        torch.Size([1024])
+        torch.Size([2048])
     """
 
     samples: Samples
@@ -246,8 +251,19 @@ def _move(value: Any, like: Tensor) -> Any:
 
 
 def _place_on_sphere(uniform: Tensor) -> Tensor:
-    """Return points ``S x k``, spread evenly over the part of the unit sphere where all coordinates are positive."""
-    return torch.nn.functional.normalize(ndtri((1 + uniform) / 2), dim=-1)
+    r"""Return ``S x k`` points, spread evenly over the part of the unit sphere where all coordinates are positive.
+
+    The square of coordinate i is a share of what those before it leave of one. These shares are independent, with the
+    distributions :math:`Beta(1/2, (k - i)/2)`, because the square of a normal number has a gamma distribution.
+
+    Args:
+        uniform: ``S x (k - 1)``, from 0 to 1.
+    """
+    others = torch.arange(uniform.shape[-1], 0, -1, dtype=uniform.dtype) / 2
+    shares = torch.as_tensor(betaincinv(0.5, others.numpy(), uniform.numpy()))
+    one = uniform.new_ones(len(uniform), 1)
+    left = torch.cat([one, (1 - shares).cumprod(dim=-1)], dim=-1)
+    return (left * torch.cat([shares, one], dim=-1)).sqrt()
 
 
 def _normalize(weights: Tensor) -> Tensor:
@@ -370,7 +386,7 @@ class LogAverageImprovement(BeliefAcquisition):
 
     With the default :class:`HypervolumeScalarization` it is the log of the expected gain in hypervolume, up to a
     constant; with :class:`ChebyshevScalarization`, of the expected fall of the Bayes regret. Both averages are one,
-    over 1,024 pairs of a trade-off and a sample, so that any number of objectives will do. See :func:`log_improvement`
+    over 2,048 pairs of a trade-off and a sample, so that any number of objectives will do. See :func:`log_improvement`
     for how it is smoothed: it has a gradient everywhere, also where nothing exceeds the reference point.
 
     With constraints :math:`A y \le c` that hold with probability p(x), :math:`\log p(x)` is added, and only points
@@ -395,7 +411,7 @@ class LogAverageImprovement(BeliefAcquisition):
         constraints: The pair of A, ``m x n``, and c, ``m`` or ``m x 1``, as BoTorch's outcome constraints.
         scalarization: :class:`HypervolumeScalarization` or :class:`ChebyshevScalarization`, of values above the
             reference point in units of the range found.
-        weights: ``W x k``, the trade-offs to average over; by default 1,024 that are spread evenly.
+        weights: ``W x k``, the trade-offs to average over; by default 2,048 that are spread evenly.
         seed: Determines the samples; by default the number of points observed, so that every round has others.
 
     Example:

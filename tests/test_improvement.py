@@ -39,7 +39,7 @@ from mtbo_torch import (
     NystromMultiTaskGP,
 )
 from mtbo_torch import improvement as module
-from mtbo_torch.improvement import GAIN_WIDTH, MIN_WIDTH, Incumbent, Samples, log_improvement
+from mtbo_torch.improvement import GAIN_WIDTH, MIN_WIDTH, NUM_SAMPLES, Incumbent, Samples, log_improvement
 from mtbo_torch.linalg import factor_covariance
 from mtbo_torch.models.learning import learn_kernel
 
@@ -201,8 +201,38 @@ def test_samples_are_normal_whether_near_or_far(n: int) -> None:
     close((mass.unsqueeze(-1) * samples.luck).mean(dim=0), np.zeros(n), 0.02)
     given = torch.rand(7, n, dtype=torch.double)
     few = Samples.draw(n, weights=given)
-    assert len(few.luck) == 7 * 147
-    close(few.slopes, given.reciprocal().repeat(147, 1), 1e-12)
+    share = math.ceil(NUM_SAMPLES / 7)
+    assert len(few.luck) == 7 * share
+    close(few.slopes, given.reciprocal().repeat_interleave(share, dim=0), 1e-12)
+
+
+def test_the_luck_of_every_weight_is_spread_evenly() -> None:
+    weights = torch.rand(64, 2, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    luck = Samples.draw(2, weights=weights).luck.reshape(64, -1, 2)
+    assert (luck.amin(dim=1) < -1).all()
+    assert (luck.amax(dim=1) > 1).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 12])
+def test_directions_are_uniform_on_the_sphere(n: int) -> None:
+    directions = Samples.draw(n, count=2**14).slopes.reciprocal()
+    close(directions.square().sum(dim=-1), torch.ones(2**14), 1e-12)
+    squares = directions.square()
+    moments = squares.mT @ squares / len(squares)
+    close(moments, (1 + 2 * np.eye(n)) / (n * (n + 2)), 1e-3)
+    for coordinate in directions.unbind(dim=-1) if n == 3 else ():
+        # Heights on a sphere are uniform, by Archimedes.
+        close(coordinate.sort().values, torch.linspace(0, 1, 2**14, dtype=torch.double), 2e-3)
+
+
+@pytest.mark.parametrize(("n", "tolerance"), [(2, 5e-5), (3, 2e-4)])
+def test_few_directions_measure_a_hypervolume(n: int, tolerance: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MIN_WIDTH", 1e-9)
+    front = torch.rand(12, n, generator=torch.Generator().manual_seed(1), dtype=torch.double) + 0.2
+    reached = Samples.draw(n).reach(front).amax(dim=0).pow(n).mean().item()
+    part_of_ball = math.pi ** (n / 2) / math.gamma(n / 2 + 1) / 2**n
+    exact = Hypervolume(torch.zeros(n, dtype=torch.double)).compute(front[is_non_dominated(front)])
+    assert abs(part_of_ball * reached / exact - 1) < tolerance
 
 
 def test_few_weights_of_the_users_own_are_judged_by_as_many_samples() -> None:
