@@ -13,11 +13,9 @@ os.environ["OMP_NUM_THREADS"] = "1"  # runs are independent: one core each
 
 import argparse
 import importlib.util
-import json
 import time
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,10 +34,10 @@ from botorch.test_functions.multi_objective import (
 )
 from gpytorch.kernels import RBFKernel
 from record import ROOT, format_rows, record
+from runs import Run, load_runs, run_missing
 from torch import Tensor
 
 from mtbo_torch import MTKB, ChebyshevScalarization, ICMKernel, InverseUniformWeights, Optimizer
-from mtbo_torch.display import progress_bar
 from mtbo_torch.metrics import hypervolume
 from mtbo_torch.optimization import draw_sobol
 from mtbo_torch.problems import RKHSFunction
@@ -176,21 +174,21 @@ def turn(problem: MultiObjectiveTestProblem) -> int:
     return -1 if problem.negate else 1
 
 
-def run(name: str, algorithm: str, seed: int, rounds: int, noise: float) -> dict[str, Any]:
+def run(problem: str, algorithm: str, seed: int, rounds: int, noise: float) -> Run:
     """Run one strategy; return the points and the CPU seconds per round without the evaluation."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     warnings.simplefilter("ignore")  # BoTorch's and GPyTorch's, about line searches and jitter
-    problem = build(name)
+    goal = build(problem)
     generator = torch.Generator().manual_seed(seed)
-    scale = OWN_NOISE.get(name, noise) * sample(name).std(dim=0)
+    scale = OWN_NOISE.get(problem, noise) * sample(problem).std(dim=0)
 
     def evaluate(x: Tensor) -> Tensor:
-        values = problem.evaluate_true(x) * turn(problem)
+        values = goal.evaluate_true(x) * turn(goal)
         return values + scale * torch.randn(values.shape, generator=generator, dtype=values.dtype)
 
-    strategy = ALGORITHMS[algorithm](problem, seed)
-    x = SobolSearch(problem.num_objectives, bounds=problem.bounds, seed=seed).ask(2 * (problem.dim + 1))
+    strategy = ALGORITHMS[algorithm](goal, seed)
+    x = SobolSearch(goal.num_objectives, bounds=goal.bounds, seed=seed).ask(2 * (goal.dim + 1))
     strategy.tell(x, evaluate(x))
     points, seconds = [x], 0.0
     for _ in range(rounds):
@@ -202,20 +200,8 @@ def run(name: str, algorithm: str, seed: int, rounds: int, noise: float) -> dict
         strategy.tell(x, y)
         seconds += time.process_time() - started
         points.append(x)
-    job = {"problem": name, "algorithm": algorithm, "seed": seed, "rounds": rounds, "noise": noise}
     X = [[float(f"{value:.6g}") for value in point] for point in torch.cat(points).tolist()]
-    return job | {"seconds": round(seconds / rounds, 3), "X": X}
-
-
-def load(path: Path) -> list[dict[str, Any]]:
-    """Load the finished runs, without lines that were cut off when a run was killed."""
-    runs = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            runs.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return runs
+    return {"seconds": round(seconds / rounds, 3), "X": X}
 
 
 class Judge:
@@ -230,7 +216,7 @@ class Judge:
         runs: All runs on it.
     """
 
-    def __init__(self, name: str, runs: list[dict[str, Any]]) -> None:
+    def __init__(self, name: str, runs: list[Run]) -> None:
         self.problem = problem = build(name)
         self.ref_point, self.first = problem.ref_point, 2 * (problem.dim + 1)
         self.values = [problem.evaluate_true(torch.tensor(r["X"], dtype=torch.double)) * turn(problem) for r in runs]
@@ -277,7 +263,7 @@ HEAD = ["problem", "algorithm", "runs", "hypervolume share", "Bayes regret", "se
 Curves = dict[str, dict[str, list[tuple[list[float], list[float]]]]]
 
 
-def judge_runs(runs: list[dict[str, Any]]) -> tuple[list[list[str]], Curves]:
+def judge_runs(runs: list[Run]) -> tuple[list[list[str]], Curves]:
     """Return the rows of a table, and the curves of each problem and algorithm."""
     rows, curves = [HEAD], Curves()
     for name in PROBLEMS:
@@ -346,28 +332,6 @@ def summarize(curves: Curves, rows: list[list[str]]) -> list[list[str]]:
     return table
 
 
-def run_all(jobs: list[tuple[str, str, int]], options: argparse.Namespace) -> None:
-    """Run and store what is not stored yet."""
-    stored = {(run["problem"], run["algorithm"], run["seed"]) for run in load_alike(options)}
-    wanted = [job for job in jobs if job not in stored]
-    with (
-        ProcessPoolExecutor(options.workers) as pool,
-        progress_bar(len(jobs), "runs", "run") as bar,
-        options.out.open("a") as file,
-    ):
-        bar.update(len(jobs) - len(wanted))
-        for future in as_completed([pool.submit(run, *job, options.rounds, options.noise) for job in wanted]):
-            file.write(json.dumps(future.result()) + "\n")
-            file.flush()
-            bar.update(1)
-
-
-def load_alike(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Load the finished runs with the same noise and number of rounds."""
-    wanted = (options.rounds, options.noise)
-    return [run for run in load(options.out) if (run["rounds"], run["noise"]) == wanted]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--problems", nargs="+", default=list(MAIN), choices=[*PROBLEMS, "all"], metavar="NAME")
@@ -380,12 +344,15 @@ def main() -> None:
     parser.add_argument("--record", action="store_true", help="run nothing, record what is stored")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "botorch_problems.jsonl")
     options = parser.parse_args()
-    options.out.parent.mkdir(parents=True, exist_ok=True)
     problems = list(PROBLEMS) if "all" in options.problems else options.problems
     seeds = range(options.first_seed, options.first_seed + options.seeds)
+    alike = {"rounds": options.rounds, "noise": options.noise}
+    triples = [(p, a, s) for s in seeds for p in problems for a in options.algorithms if can_run(p, a)]
     if not options.record:
-        run_all([(p, a, s) for s in seeds for p in problems for a in options.algorithms if can_run(p, a)], options)
-    rows, curves = judge_runs([run for run in load_alike(options) if run["seed"] < FIRST_TUNING_SEED])
+        jobs = [{"problem": p, "algorithm": a, "seed": s, **alike} for p, a, s in triples]
+        run_missing(run, jobs, options.out, options.workers)
+    stored = [one for one in load_runs(options.out) if one.items() >= alike.items() and one["seed"] < FIRST_TUNING_SEED]
+    rows, curves = judge_runs(stored)
     lines = format_rows(rows)
     print("\n".join(lines))
     suffix = "_noisy" if options.noise else ""

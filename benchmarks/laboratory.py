@@ -17,13 +17,14 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from record import record
+from record import RESULTS, record
+from runs import Run, run_missing
 from torch import Tensor
 
 from mtbo_torch import Category, Experiment, Inputs, Integer, Optimizer, Real
@@ -113,7 +114,6 @@ def run_ax(seed: int) -> pd.DataFrame:
     from ax.api.client import Client
     from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
 
-    logging.getLogger("ax").setLevel(logging.ERROR)  # which tells of every trial
     rows, generator = start(seed)
     client = Client(random_seed=seed)
     client.configure_experiment(
@@ -157,12 +157,13 @@ def measure(rows: pd.DataFrame) -> float:
     return hypervolume(values, REF_POINT).item()
 
 
-def run(name: str, seed: int) -> tuple[str, float, float]:
+def run(way: str, seed: int) -> Run:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    logging.getLogger("ax").setLevel(logging.ERROR)  # which tells of every trial
     started = time.process_time()
-    rows = WAYS[name](seed)
-    return name, measure(rows), (time.process_time() - started) / EVALUATIONS
+    rows = WAYS[way](seed)
+    return {"volume": measure(rows), "seconds": (time.process_time() - started) / EVALUATIONS}
 
 
 def main() -> None:
@@ -170,19 +171,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
     parser.add_argument("--workers", type=int, default=1, help="how many runs go side by side, one core each")
+    parser.add_argument("--out", type=Path, default=RESULTS / "laboratory.jsonl")
     options = parser.parse_args()
     best = measure(draw_rows(20_000, seed=0))
-    done = []
-    jobs = [(name, seed) for name in options.ways for seed in range(options.seeds)]
-    with ProcessPoolExecutor(options.workers) as pool:
-        for way, volume, took in pool.map(run, *zip(*jobs, strict=True)):  # which stops at the first error
-            print(f"{way}: {volume / best:.3f}, {took:.2f} s per evaluation", file=sys.stderr, flush=True)
-            done.append((way, volume, took))
+    jobs = [{"way": way, "seed": seed} for way in options.ways for seed in range(options.seeds)]
+    done = run_missing(run, jobs, options.out, options.workers)
     seeds = " | ".join(f"seed {seed}" for seed in range(options.seeds))
     lines = [f"| way | {seeds} | mean | seconds per evaluation |", "|---|" + "---|" * (options.seeds + 2)]
     for name in options.ways:
-        shares = [volume / best for way, volume, _ in done if way == name]
-        seconds = [took for way, _, took in done if way == name]
+        shares = [one["volume"] / best for one in done if one["way"] == name]
+        seconds = [one["seconds"] for one in done if one["way"] == name]
         cells = [f"{share:.3f}" for share in [*shares, sum(shares) / len(shares)]]
         lines.append(f"| {name} | {' | '.join(cells)} | {sum(seconds) / len(seconds):.2f} |")
     print("\n".join(lines))

@@ -13,13 +13,10 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"  # runs are independent: one core each
 
 import argparse
-import json
 import sys
 import time
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +27,9 @@ from botorch.test_functions.multi_objective import BraninCurrin, MultiObjectiveT
 from laboratory import INPUTS, REF_POINT, TASKS, draw_rows, evaluate
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
-from record import record
+from record import RESULTS, record
+from runs import Run, run_missing
 
-from mtbo_torch.display import progress_bar
 from mtbo_torch.metrics import hypervolume
 from mtbo_torch.optuna import MultiTaskSampler
 
@@ -91,27 +88,26 @@ PROBLEMS: dict[str, Callable[[], Botorch | Laboratory]] = {
 }
 
 
-def run(name: str, sampler: str, seed: int, trials: int) -> dict[str, Any]:
+def run(problem: str, sampler: str, seed: int, trials: int) -> Run:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    problem, seconds = PROBLEMS[name](), 0.0
-    directions = ["maximize"] * len(problem.ref_point)
+    goal, seconds = PROBLEMS[problem](), 0.0
+    directions = ["maximize"] * len(goal.ref_point)
     study = optuna.create_study(directions=directions, sampler=RandomSampler(seed=seed))
     for count in range(FIRST + trials):
         if count == FIRST:
             study.sampler = SAMPLERS[sampler](seed)
         started = time.process_time()
-        trial = study.ask(problem.space)
+        trial = study.ask(goal.space)
         seconds += time.process_time() - started if count >= FIRST else 0.0
-        study.tell(trial, problem.evaluate(trial.params))
+        study.tell(trial, goal.evaluate(trial.params))
     Y = torch.tensor([trial.values for trial in study.trials], dtype=torch.double)
-    share = hypervolume(Y, problem.ref_point).item() / problem.largest
-    job = {"problem": name, "sampler": sampler, "seed": seed, "trials": trials}
-    return job | {"share": share, "seconds": seconds / trials}
+    share = hypervolume(Y, goal.ref_point).item() / goal.largest
+    return {"share": share, "seconds": seconds / trials}
 
 
-def show(runs: list[dict[str, Any]]) -> list[str]:
+def show(runs: list[Run]) -> list[str]:
     """Return a Markdown table: mean and standard deviation over the seeds, and in how many of them ours is ahead."""
     lines = ["| problem | sampler | runs | hypervolume share | ours is ahead in | CPU seconds per trial |"]
     lines.append("|---|---|--:|--:|--:|--:|")
@@ -138,24 +134,11 @@ def main() -> None:
     parser.add_argument("--problems", nargs="+", default=list(PROBLEMS), choices=PROBLEMS)
     parser.add_argument("--samplers", nargs="+", default=list(SAMPLERS), choices=SAMPLERS)
     parser.add_argument("--workers", type=int, default=2, help="number of processes")
-    parser.add_argument("--out", type=Path, default=Path("results/optuna.jsonl"))
+    parser.add_argument("--out", type=Path, default=RESULTS / "optuna.jsonl")
     options = parser.parse_args()
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    jobs = [(p, s, n, options.trials) for n in range(options.seeds) for p in options.problems for s in options.samplers]
-    lines = options.out.read_text().splitlines() if options.out.exists() else []
-    stored = {(r["problem"], r["sampler"], r["seed"], r["trials"]): r for r in map(json.loads, lines)}
-    runs = [stored[job] for job in jobs if job in stored]
-    with (
-        ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool,
-        progress_bar(len(jobs), "runs", "run") as bar,
-        options.out.open("a") as file,
-    ):
-        bar.update(len(runs))
-        for future in as_completed([pool.submit(run, *job) for job in jobs if job not in stored]):
-            runs.append(future.result())
-            file.write(json.dumps(runs[-1]) + "\n")
-            file.flush()
-            bar.update(1)
+    names = [(p, s, n) for n in range(options.seeds) for p in options.problems for s in options.samplers]
+    jobs = [{"problem": p, "sampler": s, "seed": n, "trials": options.trials} for p, s, n in names]
+    runs = run_missing(run, jobs, options.out, options.workers)
     lines = show(runs)
     print("\n".join(lines))
     command = "make bench-optuna" + (f' OPTIONS="{" ".join(sys.argv[1:])}"' if sys.argv[1:] else "")
