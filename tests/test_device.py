@@ -224,9 +224,14 @@ OTHERS = [(build, batched) for build in PATHS for batched in (False, True) if (b
 
 @pytest.mark.parametrize("cls", [ExactMultiTaskGP, NystromMultiTaskGP])
 @pytest.mark.parametrize(
-    ("build", "batched"),
-    [*ALONE_OR_NOT, *(pytest.param(*other, marks=slow) for other in OTHERS)],
-    ids=lambda value: getattr(value, "__name__", "batch" if value else "one"),
+    ("build", "batched", "dtype"),
+    [
+        *((*some, DTYPES[0]) for some in ALONE_OR_NOT),
+        *(pytest.param(*some, DTYPES[1], marks=slow) for some in ALONE_OR_NOT),
+        *(pytest.param(*other, DTYPES[0], marks=slow) for other in OTHERS),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+    indirect=["dtype"],
 )
 def test_models(place: Place, dtype: torch.dtype, build: Builder, cls: type, batched: bool) -> None:
     def scenario(kind: Kind) -> Answers:
@@ -338,15 +343,19 @@ def test_what_was_moved_is_forgotten_and_fitted_again(place: Place) -> None:
 
 # Acquisition functions
 
-# Each model and each bound once; the other two pairs are slow.
+# Each model and each bound once; the other two pairs are slow, and so is single precision.
+PAIRS = [(ExactMultiTaskGP, "norm"), (NystromMultiTaskGP, "ellipsoid")]
+OTHER_PAIRS = [(ExactMultiTaskGP, "ellipsoid"), (NystromMultiTaskGP, "norm")]
 models_and_bounds = pytest.mark.parametrize(
-    ("cls", "bound"),
+    ("cls", "bound"), [*PAIRS, *(pytest.param(*pair, marks=slow) for pair in OTHER_PAIRS)]
+)
+models_bounds_and_dtypes = pytest.mark.parametrize(
+    ("cls", "bound", "dtype"),
     [
-        (ExactMultiTaskGP, "norm"),
-        (NystromMultiTaskGP, "ellipsoid"),
-        pytest.param(ExactMultiTaskGP, "ellipsoid", marks=slow),
-        pytest.param(NystromMultiTaskGP, "norm", marks=slow),
+        *((*pair, DTYPES[0]) for pair in PAIRS),
+        *(pytest.param(*pair, dtype, marks=slow) for pair in OTHER_PAIRS for dtype in DTYPES),
     ],
+    indirect=["dtype"],
 )
 OBJECTIVES = torch.tensor([[1.0, 0.0, 0.0], [0.0, -1.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.double)
 CONSTRAINTS = (
@@ -406,7 +415,7 @@ def value_and_gradient(place: Place, kind: Kind, acqf: ScalarizedMultiTaskUCB, c
     return {"value": value.detach(), "gradient": points.grad}
 
 
-@models_and_bounds
+@models_bounds_and_dtypes
 @pytest.mark.parametrize(
     "options",
     [
@@ -461,7 +470,7 @@ def _not_commuting() -> SumOfSeparableKernel:
     return SumOfSeparableKernel([ICMKernel(rbf(0.5), OBJECTIVES.abs() + 0.3), ICMKernel(matern(0.8), lopsided)])
 
 
-@models_and_bounds
+@models_bounds_and_dtypes
 @pytest.mark.parametrize(
     "options",
     [
@@ -502,11 +511,18 @@ def asked(place: Place, kind: Kind, cls: type, q: int = 1, **options: Any) -> An
 
 
 @models_and_bounds
-@pytest.mark.parametrize("way", [pytest.param("alone", marks=slow), "two of some tasks beside another"])
 @pytest.mark.parametrize(
-    "build",
-    [icm, general_sum, *(pytest.param(build, marks=slow) for build in PATHS if build not in (icm, general_sum))],
-    ids=lambda build: build.__name__,
+    ("build", "way"),
+    [
+        *((build, "two of some tasks beside another") for build in (icm, general_sum)),
+        *(pytest.param(build, "alone", marks=slow) for build in (icm, general_sum)),
+        *(
+            pytest.param(build, "two of some tasks beside another", marks=slow)
+            for build in PATHS
+            if build not in (icm, general_sum)
+        ),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
 )
 def test_no_way_to_ask_makes_it_wait(place: Place, cls: type, bound: str, way: str, build: Builder) -> None:
     def scenario(kind: Kind) -> Answers:
@@ -552,8 +568,6 @@ MODELS: dict[str, Callable[[], dict[str, Any]]] = {
     [
         ("two of some tasks beside another", "ellipsoid"),
         pytest.param("some tasks", "norm", marks=slow),
-        pytest.param("some tasks", "ellipsoid", marks=slow),
-        pytest.param("two of some tasks beside another", "norm", marks=slow),
         pytest.param("two at a time", "norm", marks=slow),
     ],
 )
@@ -664,34 +678,40 @@ def objective(x: Tensor) -> Tensor:
     return torch.cat([x.sum(dim=-1, keepdim=True).sin(), -x.square().sum(dim=-1, keepdim=True)], dim=-1)
 
 
-# The longest runs are slow.
+# The longest runs are slow, and so is single precision.
 QUICK = ["MTKB on choices", "MTBKB, trials", "MTBKB, delayed", "MTKB, constrained", "MTKB, pending", "MTBKB, mixture"]
-every_strategy = pytest.mark.parametrize(
-    "name", [*QUICK, *(pytest.param(name, marks=slow) for name in STRATEGIES if name not in QUICK)]
+IN_SINGLE_PRECISION = ["MTKB on choices", "MTBKB, learned", "MTBKB, mixture, bounds"]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *((name, DTYPES[0]) for name in QUICK),
+        *(pytest.param(name, DTYPES[0], marks=slow) for name in STRATEGIES if name not in QUICK),
+        *(pytest.param(name, DTYPES[1], marks=slow) for name in IN_SINGLE_PRECISION),
+    ],
+    ids=lambda value: value if isinstance(value, str) else str(value[0]),
+    indirect=["dtype"],
 )
+def test_strategies_and_their_waits_in_a_round(place: Place, dtype: torch.dtype, name: str) -> None:
+    runs = []
 
-
-@every_strategy
-def test_strategies(place: Place, dtype: torch.dtype, name: str) -> None:
     def scenario(kind: Kind) -> Answers:
         strategy, q = started(kind, name)
         for _ in range(5):
             x = strategy.ask(q)
             strategy.tell(x, objective(x))
+        runs.append((strategy, q))
         model = strategy.model
         norm = strategy.covariance_norm(x)
         return {"X": strategy.train_X, "radius": strategy.radius, "norm": norm, "mean": model.mean(x)}
 
     # Tasks whose noise is learned have each their own, and a norm that is not that of one group.
     check(place, dtype, scenario, tolerance=1e-4, rounding=OTHER_NORMS if "learned" in name else 0.0)
+    check_waits(place, name, *runs[-1])
 
 
-@every_strategy
-def test_waits_in_a_round(place: Place, name: str) -> None:
-    strategy, q = started(Kind(place.device, torch.double), name)
-    for _ in range(5):
-        x = strategy.ask(q)
-        strategy.tell(x, objective(x))
+def check_waits(place: Place, name: str, strategy: Any, q: int) -> None:
     with place.counting():
         x = strategy.ask(q)
     asking = place.num_waits
