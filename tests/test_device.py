@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,19 @@ import torch
 from botorch.fit import fit_gpytorch_mll
 from botorch.models.transforms import Normalize, Standardize
 from botorch.optim import optimize_acqf
-from catalogue import KERNELS, PATHS, Builder, commuting_sum, data, general_sum, icm, matern, rbf, scaled
+from catalogue import (
+    KERNELS,
+    PATHS,
+    Builder,
+    commuting_sum,
+    data,
+    general_sum,
+    icm,
+    identical_tasks,
+    matern,
+    rbf,
+    scaled,
+)
 from gpytorch.kernels import LinearKernel
 from gpytorch.means import ConstantMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
@@ -343,20 +355,35 @@ def test_what_was_moved_is_forgotten_and_fitted_again(place: Place) -> None:
 
 # Acquisition functions
 
-# Each model and each bound once; the other two pairs are slow, and so is single precision.
-PAIRS = [(ExactMultiTaskGP, "norm"), (NystromMultiTaskGP, "ellipsoid")]
-OTHER_PAIRS = [(ExactMultiTaskGP, "ellipsoid"), (NystromMultiTaskGP, "norm")]
-models_and_bounds = pytest.mark.parametrize(
-    ("cls", "bound"), [*PAIRS, *(pytest.param(*pair, marks=slow) for pair in OTHER_PAIRS)]
-)
-models_bounds_and_dtypes = pytest.mark.parametrize(
-    ("cls", "bound", "dtype"),
-    [
-        *((*pair, DTYPES[0]) for pair in PAIRS),
-        *(pytest.param(*pair, dtype, marks=slow) for pair in OTHER_PAIRS for dtype in DTYPES),
-    ],
-    indirect=["dtype"],
-)
+MODELS_AND_BOUNDS = [
+    (ExactMultiTaskGP, "norm"),
+    (NystromMultiTaskGP, "ellipsoid"),
+    (ExactMultiTaskGP, "ellipsoid"),
+    (NystromMultiTaskGP, "norm"),
+]
+
+
+def with_models(name: str, options: dict[str, Any], dtypes: bool = False, quick: Container[str] | None = None) -> Any:
+    """Ask everything of every model with every bound: of one quickly, of the others slowly, and some in both dtypes.
+
+    Args:
+        name: The argument that an option is.
+        options: By what they are called.
+        dtypes: Whether the tests have a dtype.
+        quick: The options that are asked quickly; all by default.
+    """
+    cases = []
+    for i, (option, value) in enumerate(options.items()):
+        for j, (cls, bound) in enumerate(MODELS_AND_BOUNDS):
+            is_quick = j == i % 2 and (quick is None or option in quick)
+            for dtype in (DTYPES if j > 1 else DTYPES[:1]) if dtypes else [None]:
+                values = [value, cls, bound, *([] if dtype is None else [dtype])]
+                title = "-".join([option, cls.__name__, bound, *([] if dtype is None else [str(dtype[0])])])
+                cases.append(pytest.param(*values, marks=[] if is_quick else [slow], id=title))
+    names = [name, "cls", "bound", *(["dtype"] if dtypes else [])]
+    return pytest.mark.parametrize(names, cases, indirect=["dtype"] if dtypes else False)
+
+
 OBJECTIVES = torch.tensor([[1.0, 0.0, 0.0], [0.0, -1.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.double)
 CONSTRAINTS = (
     torch.tensor([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 1.0, 1.0]], dtype=torch.double),
@@ -415,20 +442,18 @@ def value_and_gradient(place: Place, kind: Kind, acqf: ScalarizedMultiTaskUCB, c
     return {"value": value.detach(), "gradient": points.grad}
 
 
-@models_bounds_and_dtypes
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"linear": True},
-        {"is_constrained": True, "infeasible_value": -3.0},
-        {"objectives": OBJECTIVES},
-        {"num_pending": 2},
-        {"num_pending": 2, "is_constrained": True},
-        {"where": "host", "is_constrained": True, "objectives": OBJECTIVES},
-    ],
-    ids=lambda options: ", ".join(options) or "plain",
-)
+ASKED: list[dict[str, Any]] = [
+    {},
+    {"linear": True},
+    {"is_constrained": True, "infeasible_value": -3.0},
+    {"objectives": OBJECTIVES},
+    {"num_pending": 2},
+    {"num_pending": 2, "is_constrained": True},
+    {"where": "host", "is_constrained": True, "objectives": OBJECTIVES},
+]
+
+
+@with_models("options", {", ".join(options) or "plain": options for options in ASKED}, dtypes=True)
 def test_an_acquisition_never_waits(place: Place, dtype: torch.dtype, cls: type, bound: str, options: Any) -> None:
     def scenario(kind: Kind) -> Answers:
         answers = value_and_gradient(place, kind, acquisition(kind, cls, bound=bound, **options))
@@ -440,18 +465,17 @@ def test_an_acquisition_never_waits(place: Place, dtype: torch.dtype, cls: type,
     check(place, dtype, scenario)
 
 
-@models_and_bounds
-@pytest.mark.parametrize(
-    ("base", "count"),
-    [
-        ("RBF", 100),
-        ("sums and products", 9),
-        pytest.param("scaled Matern", 9, marks=slow),
-        pytest.param("scaled Matern", 100, marks=slow),
-        pytest.param("sums and products", 100, marks=slow),
-    ],
+@with_models(
+    "points",
+    {
+        f"{base} at {count}": (base, count)
+        for base, count in [("RBF", 100), ("sums and products", 9), ("scaled Matern", 9), ("scaled Matern", 100)]
+    },
+    quick=["RBF at 100", "sums and products at 9"],
 )
-def test_no_kernel_of_these_makes_it_wait(place: Place, cls: type, bound: str, count: int, base: str) -> None:
+def test_no_kernel_of_these_makes_it_wait(place: Place, cls: type, bound: str, points: tuple[str, int]) -> None:
+    base, count = points
+
     def scenario(kind: Kind) -> Answers:
         acqf = acquisition(kind, cls, base, bound=bound, is_constrained=True)
         answers = value_and_gradient(place, kind, acqf, count)
@@ -470,16 +494,15 @@ def _not_commuting() -> SumOfSeparableKernel:
     return SumOfSeparableKernel([ICMKernel(rbf(0.5), OBJECTIVES.abs() + 0.3), ICMKernel(matern(0.8), lopsided)])
 
 
-@models_bounds_and_dtypes
-@pytest.mark.parametrize(
+@with_models(
     "options",
-    [
-        lambda: {"eta": SEVERAL_NOISES},
-        lambda: {"kernel": _not_commuting()},
-        lambda: {"objectives": OBJECTIVES + 0.5},
-        lambda: {"objectives": OBJECTIVES + 0.5, "is_constrained": True},
-    ],
-    ids=["several noises", "not commuting", "objectives", "objectives, constrained"],
+    {
+        "several noises": lambda: {"eta": SEVERAL_NOISES},
+        "not commuting": lambda: {"kernel": _not_commuting()},
+        "objectives": lambda: {"objectives": OBJECTIVES + 0.5},
+        "objectives, constrained": lambda: {"objectives": OBJECTIVES + 0.5, "is_constrained": True},
+    },
+    dtypes=True,
 )
 def test_no_norm_of_a_matrix_makes_it_wait(
     place: Place, dtype: torch.dtype, cls: type, bound: str, options: Callable[[], Any]
@@ -510,21 +533,18 @@ def asked(place: Place, kind: Kind, cls: type, q: int = 1, **options: Any) -> An
     return answers
 
 
-@models_and_bounds
-@pytest.mark.parametrize(
-    ("build", "way"),
-    [
-        *((build, "two of some tasks beside another") for build in (icm, general_sum)),
-        *(pytest.param(build, "alone", marks=slow) for build in (icm, general_sum)),
-        *(
-            pytest.param(build, "two of some tasks beside another", marks=slow)
-            for build in PATHS
-            if build not in (icm, general_sum)
-        ),
-    ],
-    ids=lambda value: getattr(value, "__name__", value),
+TOGETHER = "two of some tasks beside another"
+
+
+@with_models(
+    "asking",
+    {f"{build.__name__} {TOGETHER}": (build, TOGETHER) for build in PATHS}
+    | {f"{build.__name__} alone": (build, "alone") for build in (icm, general_sum)},
+    quick=[f"{build.__name__} {TOGETHER}" for build in (icm, general_sum, identical_tasks)],
 )
-def test_no_way_to_ask_makes_it_wait(place: Place, cls: type, bound: str, way: str, build: Builder) -> None:
+def test_no_way_to_ask_makes_it_wait(place: Place, cls: type, bound: str, asking: tuple[Builder, str]) -> None:
+    build, way = asking
+
     def scenario(kind: Kind) -> Answers:
         return asked(place, kind, cls, bound=bound, kernel=build(3, 2).kernel, **WAYS_TO_ASK[way])
 
@@ -574,8 +594,10 @@ MODELS: dict[str, Callable[[], dict[str, Any]]] = {
 @pytest.mark.parametrize(
     ("cls", "name"),
     [
-        *((ExactMultiTaskGP, name) for name in MODELS),
+        *((ExactMultiTaskGP, name) for name in MODELS if name not in ("variances of tasks", "a mean")),
         (NystromMultiTaskGP, "variances of values"),
+        pytest.param(ExactMultiTaskGP, "variances of tasks", marks=slow),
+        pytest.param(ExactMultiTaskGP, "a mean", marks=slow),
         *(
             pytest.param(NystromMultiTaskGP, name, marks=slow)
             for name in ("variances of tasks", "transforms", "a mean")

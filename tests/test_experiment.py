@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import warnings
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +42,16 @@ def make_rows(count: int, seed: int = 0) -> pd.DataFrame:
     return measure(search.ask(count).reset_index(drop=True))
 
 
-def started(count: int = 12, **options: Any) -> Experiment:
-    experiment = Experiment(INPUTS, TASKS, **options)
-    experiment.tell(make_rows(count))
+@cache
+def _started() -> Experiment:
+    experiment = Experiment(INPUTS, TASKS)
+    experiment.tell(make_rows(12))
     return experiment
+
+
+def started() -> Experiment:
+    """What has learned from twelve rows, which takes a while, once."""
+    return copy.deepcopy(_started())
 
 
 def same(ours: pd.DataFrame, theirs: pd.DataFrame, **options: Any) -> None:

@@ -249,6 +249,7 @@ def test_the_callers_kernel_is_not_shared() -> None:
     assert torch.equal(mtkb.model.mean(CHOICES), before)
 
 
+@pytest.mark.slow
 def test_the_regret_falls_and_the_bound_holds() -> None:
     domain = torch.linspace(0, 1, 101, dtype=torch.double).unsqueeze(-1)
     averages = []
