@@ -176,6 +176,7 @@ def test_models_are_ready_for_use_in_the_users_units() -> None:
         assert grown.mean(X).shape == (20, 2)
 
 
+@pytest.mark.slow
 def test_units_move_all_densities_alike() -> None:
     X, Y = draw(12, 2, 1, seed=1, shared=0.9)
     plain, other = compare_kernels(X, Y), compare_kernels(1000 * X, 1e-3 * Y + 5)

@@ -192,15 +192,18 @@ def fit_intervals(
     return follow_intervals(strategy, instances, rounds, mixtures, noise)
 
 
-@with_intervals
 @pytest.mark.parametrize(
-    ("num_tasks", "delta", "noise", "trials", "rounds"),
+    ("algorithm", "num_tasks", "delta", "noise", "trials", "rounds"),
     [
-        (2, 0.1, torch.randn, 60, 25),
-        pytest.param(6, 0.5, draw_signs, 30, 25, marks=pytest.mark.slow),
+        *((algorithm, 2, 0.1, torch.randn, 60, 25) for algorithm in INTERVALS),
         *(
-            pytest.param(n, delta, noise, 200, 100, marks=pytest.mark.slow)
-            for n, delta, noise in [(2, 0.1, torch.randn), (6, 0.5, torch.randn), (2, 0.1, draw_signs)]
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [
+                *((algorithm, 2, 0.1, torch.randn, 200, 100) for algorithm in INTERVALS),
+                ("MT-KB-mixture", 2, 0.1, draw_signs, 200, 100),
+                ("MT-BKB-mixture", 6, 0.5, torch.randn, 200, 100),
+                *((algorithm, 6, 0.5, draw_signs, 30, 25) for algorithm in INTERVALS),
+            ]
         ),
     ],
 )
