@@ -218,7 +218,6 @@ def test_gradients_and_views(place: Place) -> None:
 # Kernels and models
 
 
-@both_dtypes
 @pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
 def test_kernels(place: Place, dtype: torch.dtype, build: Builder) -> None:
     def scenario(kind: Kind) -> Answers:
@@ -229,18 +228,18 @@ def test_kernels(place: Place, dtype: torch.dtype, build: Builder) -> None:
     check(place, dtype, scenario)
 
 
-# Each kernel alone or in a batch; the other way, and kernels that take no other way, are slow.
-ALONE_OR_NOT = [(commuting_sum, True), (general_sum, False)]
-OTHERS = [(build, batched) for build in PATHS for batched in (False, True) if (build, batched) not in ALONE_OR_NOT]
+# Both models, alone and in a batch; other kernels, the other way, and single precision are slow.
+QUICK_MODELS = [(ExactMultiTaskGP, commuting_sum, True), (NystromMultiTaskGP, general_sum, False)]
+CLASSES = (ExactMultiTaskGP, NystromMultiTaskGP)
+OTHER_MODELS = [(cls, build, batched) for cls in CLASSES for build in PATHS for batched in (False, True)]
 
 
-@pytest.mark.parametrize("cls", [ExactMultiTaskGP, NystromMultiTaskGP])
 @pytest.mark.parametrize(
-    ("build", "batched", "dtype"),
+    ("cls", "build", "batched", "dtype"),
     [
-        *((*some, DTYPES[0]) for some in ALONE_OR_NOT),
-        *(pytest.param(*some, DTYPES[1], marks=slow) for some in ALONE_OR_NOT),
-        *(pytest.param(*other, DTYPES[0], marks=slow) for other in OTHERS),
+        *((*some, DTYPES[0]) for some in QUICK_MODELS),
+        *(pytest.param(*some, DTYPES[1], marks=slow) for some in QUICK_MODELS),
+        *(pytest.param(*other, DTYPES[0], marks=slow) for other in OTHER_MODELS if other not in QUICK_MODELS),
     ],
     ids=lambda value: getattr(value, "__name__", None),
     indirect=["dtype"],
@@ -287,8 +286,7 @@ def _answers(model: Any, Z: Tensor) -> Answers:
     return answers
 
 
-@pytest.mark.parametrize("build", [icm, general_sum], ids=lambda build: build.__name__)
-@pytest.mark.parametrize("share", [0.1, 0.7])
+@pytest.mark.parametrize(("build", "share"), [(icm, 0.1), (general_sum, 0.7)], ids=["few", "many"])
 def test_missing_values(place: Place, dtype: torch.dtype, build: Builder, share: float) -> None:
     def scenario(kind: Kind) -> Answers:
         X, Y, Z = map(kind, data(8, 3, 2))
@@ -324,7 +322,7 @@ def test_noises_and_transforms(place: Place, dtype: torch.dtype, cls: type) -> N
     check(place, dtype, scenario, rounding=OTHER_NORMS)
 
 
-@pytest.mark.parametrize("cls", [ExactMultiTaskGP, NystromMultiTaskGP])
+@pytest.mark.parametrize("cls", [ExactMultiTaskGP, pytest.param(NystromMultiTaskGP, marks=slow)])
 def test_learning(place: Place, dtype: torch.dtype, cls: type) -> None:
     def scenario(kind: Kind) -> Answers:
         X, _, Z = map(kind, data(8, 2, 2))

@@ -136,6 +136,19 @@ def test_several_points_spread_and_choices_are_not_asked_twice() -> None:
     assert apart.min() > 1e-3
 
 
+def test_constraints_and_pending_points_decide_what_it_asks_for() -> None:
+    limit = (torch.tensor([[0.0, -1.0]], dtype=torch.double), torch.tensor([0.1], dtype=torch.double))
+    optimizer = Optimizer(2, choices=CHOICES, constraints=limit)
+    optimizer.tell(CHOICES[:8], values(CHOICES[:8]))
+    first, second = optimizer.ask(), optimizer.ask()
+    options = {"constraints": limit, "X_pending": first}
+    for left_out in (None, *options):
+        acqf = LogAverageImprovement(optimizer.model, **{name: options[name] for name in options if name != left_out})
+        with torch.no_grad():
+            best = CHOICES[acqf(CHOICES.unsqueeze(-2)).argmax()]
+        assert torch.equal(best, second[0]) == (left_out is None)
+
+
 def test_constraints_and_missing_values() -> None:
     limit = (torch.tensor([[0.0, -1.0]], dtype=torch.double), torch.tensor([0.5], dtype=torch.double))
     optimizer = Optimizer(2, choices=CHOICES, constraints=limit, signs=(1, 0))
