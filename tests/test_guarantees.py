@@ -108,13 +108,9 @@ def test_half_of_the_norm_is_missed_on_random_functions_too() -> None:
         assert max(shares(run(MTKB, random_functions(), 0.1))) < 1 - DELTA
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("noise", "dtype"),
-    [
-        (draw_signs, torch.double),
-        pytest.param(torch.randn, torch.double, marks=pytest.mark.slow),
-        pytest.param(torch.randn, torch.float, marks=pytest.mark.slow),
-    ],
+    ("noise", "dtype"), [(draw_signs, torch.double), (torch.randn, torch.double), (torch.randn, torch.float)]
 )
 def test_where_the_bound_is_almost_attained_it_holds(noise: Noise, dtype: torch.dtype) -> None:
     trace = run(MTKB, one_point(dtype), 0.5, noise)
@@ -233,13 +229,14 @@ def fit_much_noise(algorithm: str, delta: float, noise: Noise = torch.randn) -> 
     return fit_intervals(algorithm, much_noise(), 30, delta, (RIGHT, *WRONG_NOISE), noise)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "delta", "noise"),
     [
         ("MT-KB-mixture", 0.1, torch.randn),
-        pytest.param("MT-BKB-mixture", 0.1, torch.randn, marks=pytest.mark.slow),
-        pytest.param("MT-KB-mixture", 0.5, draw_signs, marks=pytest.mark.slow),
-        pytest.param("MT-BKB-mixture", 0.5, torch.randn, marks=pytest.mark.slow),
+        ("MT-BKB-mixture", 0.1, torch.randn),
+        ("MT-KB-mixture", 0.5, draw_signs),
+        ("MT-BKB-mixture", 0.5, torch.randn),
     ],
 )
 def test_where_intervals_are_almost_attained_they_hold_and_wrong_ones_do_not(

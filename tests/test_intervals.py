@@ -246,8 +246,8 @@ def test_what_is_missed_widens_the_radius_by_its_equation() -> None:
     assert dual_radius(5.0, 4.0, b, 0.5).item() == pytest.approx(math.sqrt(7), rel=1e-6)
 
 
-@every_path
-@pytest.mark.parametrize("places", [[0, 2, 5], list(range(7))], ids=["three", "all"])
+@every_kernel
+@pytest.mark.parametrize("places", [[0, 2, 5], [1, 2, 3, 4, 6], list(range(7))], ids=["three", "five", "all"])
 def test_intervals_on_a_dictionary_hold_those_written_out(build: Builder, places: list[int]) -> None:
     """Eigenvalue and quadratic form are bounded from above, so the intervals are as wide, or a little wider."""
     X, Y, Z = data(7, 3, 2)

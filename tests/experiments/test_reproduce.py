@@ -63,6 +63,7 @@ def test_a_panel_leaves_everything(tmp_path: Path, capsys: pytest.CaptureFixture
     )
 
 
+@pytest.mark.slow
 def test_panels_share_runs_and_more_can_be_added(tmp_path: Path) -> None:
     main(["reproduce", "fig1b", *FAST, "--out", str(tmp_path), "--algorithms", "mtkb", "random"])
     before = table(tmp_path)

@@ -27,14 +27,13 @@ space = pytest.mark.parametrize("where", SPACES, ids=["bounds", "choices"])
 KERNELIZED = [MTKB, MTBKB, ITKB, ITBKB, MOBO]
 PLAIN = [RandomSearch, SobolSearch]
 every = pytest.mark.parametrize("kind", [*KERNELIZED, *PLAIN], ids=lambda kind: kind.__name__)
-# All on choices; on a box, which takes seconds, the others are slow.
-QUICK_ON_A_BOX = [MTBKB, *PLAIN]
+# All on choices; on a box, those that search it are slow.
 every_in_its_space = pytest.mark.parametrize(
     ("kind", "where"),
     [
         *((kind, SPACES[1]) for kind in [*KERNELIZED, *PLAIN]),
-        *((kind, SPACES[0]) for kind in QUICK_ON_A_BOX),
-        *(pytest.param(kind, SPACES[0], marks=pytest.mark.slow) for kind in KERNELIZED if kind is not MTBKB),
+        *((kind, SPACES[0]) for kind in PLAIN),
+        *(pytest.param(kind, SPACES[0], marks=pytest.mark.slow) for kind in KERNELIZED),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else next(iter(value)),
 )
