@@ -254,6 +254,7 @@ def test_a_strategy_takes_over_with_other_settings() -> None:
     assert torch.equal(new.covariance_norm(x), fresh.covariance_norm(x))
 
 
+@pytest.mark.slow
 def test_wrong_values_are_corrected_and_removed() -> None:
     experiment, right = started(), started()
     experiment.tell(measure(make_rows(1, seed=5)).assign(cost=100.0))
