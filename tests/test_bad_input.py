@@ -1086,10 +1086,10 @@ def test_refusals_say_what_is_wrong(call: Callable[[], object], message: str, ki
         assert IN_ORDER.search(str(caught.value))
 
 
-# Looking at everything takes longer than ten refusals.
-@pytest.mark.parametrize("start", range(0, len(TABLE), 10))
+# Looking at everything takes longer than many refusals.
+@pytest.mark.parametrize("start", range(0, len(TABLE), 50))
 def test_refusals_change_nothing(start: int) -> None:
-    for call, _, _ in TABLE[start : start + 10]:
+    for call, _, _ in TABLE[start : start + 50]:
         refused(call)
     assert bits(answers()) == BEFORE
     assert bits(next_points()) == POINTS_BEFORE

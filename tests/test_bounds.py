@@ -501,7 +501,7 @@ def test_choices_of_a_batch_of_trials(kind: type[KernelStrategy]) -> None:
         assert torch.equal(x[i, 0], CHOICES[int(values.argmax())])
 
 
-@kinds
+@pytest.mark.parametrize("kind", [MTKB, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (MTBKB, ITKB, ITBKB))])
 def test_a_point_of_a_box_is_a_maximizer(kind: type[KernelStrategy]) -> None:
     chosen = run(strategy(kind, bounds=BOX, seed=[0, 1]), 3)
     x = chosen.ask()

@@ -176,6 +176,7 @@ def test_models_are_ready_for_use_in_the_users_units() -> None:
         assert grown.mean(X).shape == (20, 2)
 
 
+@pytest.mark.slow
 def test_units_move_all_densities_alike() -> None:
     X, Y = draw(12, 2, 1, seed=1, shared=0.9)
     plain, other = compare_kernels(X, Y), compare_kernels(1000 * X, 1e-3 * Y + 5)
@@ -198,6 +199,7 @@ def test_tasks_that_share_nearly_everything_gain() -> None:
     assert gain > 2 * math.sqrt(sum(row.standard_error**2 for row in rows))
 
 
+@pytest.mark.slow
 def test_opposed_tasks_gain() -> None:
     X, Y = draw(40, 3, 2, seed=0, shared=0.95)
     Y[:, 1] *= -1
@@ -287,8 +289,14 @@ def test_a_fit_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     "kind",
     [
-        *("one task", "two points", "one place", "a constant task", "float32", "tiny", "huge"),
-        *("a task seen once", "a task never seen", "a value at each of two points"),
+        *("one task", "two points", "a constant task"),
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in (
+                *("one place", "float32", "tiny", "huge"),
+                *("a task seen once", "a task never seen", "a value at each of two points"),
+            )
+        ),
     ],
 )
 def test_unusual_data(kind: str) -> None:

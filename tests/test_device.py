@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,19 @@ import torch
 from botorch.fit import fit_gpytorch_mll
 from botorch.models.transforms import Normalize, Standardize
 from botorch.optim import optimize_acqf
-from catalogue import KERNELS, PATHS, Builder, commuting_sum, data, general_sum, icm, matern, rbf, scaled
+from catalogue import (
+    KERNELS,
+    PATHS,
+    Builder,
+    commuting_sum,
+    data,
+    general_sum,
+    icm,
+    identical_tasks,
+    matern,
+    rbf,
+    scaled,
+)
 from gpytorch.kernels import LinearKernel
 from gpytorch.means import ConstantMean
 from gpytorch.mlls import ExactMarginalLogLikelihood
@@ -206,7 +218,6 @@ def test_gradients_and_views(place: Place) -> None:
 # Kernels and models
 
 
-@both_dtypes
 @pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
 def test_kernels(place: Place, dtype: torch.dtype, build: Builder) -> None:
     def scenario(kind: Kind) -> Answers:
@@ -217,16 +228,21 @@ def test_kernels(place: Place, dtype: torch.dtype, build: Builder) -> None:
     check(place, dtype, scenario)
 
 
-# Each kernel alone or in a batch; the other way, and kernels that take no other way, are slow.
-ALONE_OR_NOT = [(commuting_sum, True), (general_sum, False)]
-OTHERS = [(build, batched) for build in PATHS for batched in (False, True) if (build, batched) not in ALONE_OR_NOT]
+# Both models, alone and in a batch; other kernels, one model alone and one in a batch, and single precision are slow.
+QUICK_MODELS = [(ExactMultiTaskGP, commuting_sum, True), (NystromMultiTaskGP, general_sum, False)]
+CLASSES = (ExactMultiTaskGP, NystromMultiTaskGP)
+OTHER_MODELS = [(cls, build, (i + j) % 2 == 0) for i, build in enumerate(PATHS) for j, cls in enumerate(CLASSES)]
 
 
-@pytest.mark.parametrize("cls", [ExactMultiTaskGP, NystromMultiTaskGP])
 @pytest.mark.parametrize(
-    ("build", "batched"),
-    [*ALONE_OR_NOT, *(pytest.param(*other, marks=slow) for other in OTHERS)],
-    ids=lambda value: getattr(value, "__name__", "batch" if value else "one"),
+    ("cls", "build", "batched", "dtype"),
+    [
+        *((*some, DTYPES[0]) for some in QUICK_MODELS),
+        *(pytest.param(*some, DTYPES[1], marks=slow) for some in QUICK_MODELS),
+        *(pytest.param(*other, DTYPES[0], marks=slow) for other in OTHER_MODELS if other not in QUICK_MODELS),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+    indirect=["dtype"],
 )
 def test_models(place: Place, dtype: torch.dtype, build: Builder, cls: type, batched: bool) -> None:
     def scenario(kind: Kind) -> Answers:
@@ -270,8 +286,7 @@ def _answers(model: Any, Z: Tensor) -> Answers:
     return answers
 
 
-@pytest.mark.parametrize("build", [icm, general_sum], ids=lambda build: build.__name__)
-@pytest.mark.parametrize("share", [0.1, 0.7])
+@pytest.mark.parametrize(("build", "share"), [(icm, 0.1), (general_sum, 0.7)], ids=["few", "many"])
 def test_missing_values(place: Place, dtype: torch.dtype, build: Builder, share: float) -> None:
     def scenario(kind: Kind) -> Answers:
         X, Y, Z = map(kind, data(8, 3, 2))
@@ -307,7 +322,7 @@ def test_noises_and_transforms(place: Place, dtype: torch.dtype, cls: type) -> N
     check(place, dtype, scenario, rounding=OTHER_NORMS)
 
 
-@pytest.mark.parametrize("cls", [ExactMultiTaskGP, NystromMultiTaskGP])
+@pytest.mark.parametrize("cls", [ExactMultiTaskGP, pytest.param(NystromMultiTaskGP, marks=slow)])
 def test_learning(place: Place, dtype: torch.dtype, cls: type) -> None:
     def scenario(kind: Kind) -> Answers:
         X, _, Z = map(kind, data(8, 2, 2))
@@ -338,16 +353,35 @@ def test_what_was_moved_is_forgotten_and_fitted_again(place: Place) -> None:
 
 # Acquisition functions
 
-# Each model and each bound once; the other two pairs are slow.
-models_and_bounds = pytest.mark.parametrize(
-    ("cls", "bound"),
-    [
-        (ExactMultiTaskGP, "norm"),
-        (NystromMultiTaskGP, "ellipsoid"),
-        pytest.param(ExactMultiTaskGP, "ellipsoid", marks=slow),
-        pytest.param(NystromMultiTaskGP, "norm", marks=slow),
-    ],
-)
+MODELS_AND_BOUNDS = [
+    (ExactMultiTaskGP, "norm"),
+    (NystromMultiTaskGP, "ellipsoid"),
+    (ExactMultiTaskGP, "ellipsoid"),
+    (NystromMultiTaskGP, "norm"),
+]
+
+
+def with_models(name: str, options: dict[str, Any], dtypes: bool = False, quick: Container[str] | None = None) -> Any:
+    """Ask everything of every model with every bound: of one quickly, of the others slowly, and some in both dtypes.
+
+    Args:
+        name: The argument that an option is.
+        options: By what they are called.
+        dtypes: Whether the tests have a dtype.
+        quick: The options that are asked quickly; all by default.
+    """
+    cases = []
+    for i, (option, value) in enumerate(options.items()):
+        for j, (cls, bound) in enumerate(MODELS_AND_BOUNDS):
+            is_quick = j == i % 2 and (quick is None or option in quick)
+            for dtype in (DTYPES if j > 1 else DTYPES[:1]) if dtypes else [None]:
+                values = [value, cls, bound, *([] if dtype is None else [dtype])]
+                title = "-".join([option, cls.__name__, bound, *([] if dtype is None else [str(dtype[0])])])
+                cases.append(pytest.param(*values, marks=[] if is_quick else [slow], id=title))
+    names = [name, "cls", "bound", *(["dtype"] if dtypes else [])]
+    return pytest.mark.parametrize(names, cases, indirect=["dtype"] if dtypes else False)
+
+
 OBJECTIVES = torch.tensor([[1.0, 0.0, 0.0], [0.0, -1.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.double)
 CONSTRAINTS = (
     torch.tensor([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 1.0, 1.0]], dtype=torch.double),
@@ -406,20 +440,18 @@ def value_and_gradient(place: Place, kind: Kind, acqf: ScalarizedMultiTaskUCB, c
     return {"value": value.detach(), "gradient": points.grad}
 
 
-@models_and_bounds
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"linear": True},
-        {"is_constrained": True, "infeasible_value": -3.0},
-        {"objectives": OBJECTIVES},
-        {"num_pending": 2},
-        {"num_pending": 2, "is_constrained": True},
-        {"where": "host", "is_constrained": True, "objectives": OBJECTIVES},
-    ],
-    ids=lambda options: ", ".join(options) or "plain",
-)
+ASKED: list[dict[str, Any]] = [
+    {},
+    {"linear": True},
+    {"is_constrained": True, "infeasible_value": -3.0},
+    {"objectives": OBJECTIVES},
+    {"num_pending": 2},
+    {"num_pending": 2, "is_constrained": True},
+    {"where": "host", "is_constrained": True, "objectives": OBJECTIVES},
+]
+
+
+@with_models("options", {", ".join(options) or "plain": options for options in ASKED}, dtypes=True)
 def test_an_acquisition_never_waits(place: Place, dtype: torch.dtype, cls: type, bound: str, options: Any) -> None:
     def scenario(kind: Kind) -> Answers:
         answers = value_and_gradient(place, kind, acquisition(kind, cls, bound=bound, **options))
@@ -431,18 +463,17 @@ def test_an_acquisition_never_waits(place: Place, dtype: torch.dtype, cls: type,
     check(place, dtype, scenario)
 
 
-@models_and_bounds
-@pytest.mark.parametrize(
-    ("base", "count"),
-    [
-        ("RBF", 100),
-        ("sums and products", 9),
-        pytest.param("scaled Matern", 9, marks=slow),
-        pytest.param("scaled Matern", 100, marks=slow),
-        pytest.param("sums and products", 100, marks=slow),
-    ],
+@with_models(
+    "points",
+    {
+        f"{base} at {count}": (base, count)
+        for base, count in [("RBF", 100), ("sums and products", 9), ("scaled Matern", 9), ("scaled Matern", 100)]
+    },
+    quick=["RBF at 100", "sums and products at 9"],
 )
-def test_no_kernel_of_these_makes_it_wait(place: Place, cls: type, bound: str, count: int, base: str) -> None:
+def test_no_kernel_of_these_makes_it_wait(place: Place, cls: type, bound: str, points: tuple[str, int]) -> None:
+    base, count = points
+
     def scenario(kind: Kind) -> Answers:
         acqf = acquisition(kind, cls, base, bound=bound, is_constrained=True)
         answers = value_and_gradient(place, kind, acqf, count)
@@ -461,16 +492,15 @@ def _not_commuting() -> SumOfSeparableKernel:
     return SumOfSeparableKernel([ICMKernel(rbf(0.5), OBJECTIVES.abs() + 0.3), ICMKernel(matern(0.8), lopsided)])
 
 
-@models_and_bounds
-@pytest.mark.parametrize(
+@with_models(
     "options",
-    [
-        lambda: {"eta": SEVERAL_NOISES},
-        lambda: {"kernel": _not_commuting()},
-        lambda: {"objectives": OBJECTIVES + 0.5},
-        lambda: {"objectives": OBJECTIVES + 0.5, "is_constrained": True},
-    ],
-    ids=["several noises", "not commuting", "objectives", "objectives, constrained"],
+    {
+        "several noises": lambda: {"eta": SEVERAL_NOISES},
+        "not commuting": lambda: {"kernel": _not_commuting()},
+        "objectives": lambda: {"objectives": OBJECTIVES + 0.5},
+        "objectives, constrained": lambda: {"objectives": OBJECTIVES + 0.5, "is_constrained": True},
+    },
+    dtypes=True,
 )
 def test_no_norm_of_a_matrix_makes_it_wait(
     place: Place, dtype: torch.dtype, cls: type, bound: str, options: Callable[[], Any]
@@ -501,14 +531,18 @@ def asked(place: Place, kind: Kind, cls: type, q: int = 1, **options: Any) -> An
     return answers
 
 
-@models_and_bounds
-@pytest.mark.parametrize("way", [pytest.param("alone", marks=slow), "two of some tasks beside another"])
-@pytest.mark.parametrize(
-    "build",
-    [icm, general_sum, *(pytest.param(build, marks=slow) for build in PATHS if build not in (icm, general_sum))],
-    ids=lambda build: build.__name__,
+TOGETHER = "two of some tasks beside another"
+
+
+@with_models(
+    "asking",
+    {f"{build.__name__} {TOGETHER}": (build, TOGETHER) for build in PATHS}
+    | {f"{build.__name__} alone": (build, "alone") for build in (icm, general_sum)},
+    quick=[f"{build.__name__} {TOGETHER}" for build in (icm, general_sum, identical_tasks)],
 )
-def test_no_way_to_ask_makes_it_wait(place: Place, cls: type, bound: str, way: str, build: Builder) -> None:
+def test_no_way_to_ask_makes_it_wait(place: Place, cls: type, bound: str, asking: tuple[Builder, str]) -> None:
+    build, way = asking
+
     def scenario(kind: Kind) -> Answers:
         return asked(place, kind, cls, bound=bound, kernel=build(3, 2).kernel, **WAYS_TO_ASK[way])
 
@@ -552,16 +586,16 @@ MODELS: dict[str, Callable[[], dict[str, Any]]] = {
     [
         ("two of some tasks beside another", "ellipsoid"),
         pytest.param("some tasks", "norm", marks=slow),
-        pytest.param("some tasks", "ellipsoid", marks=slow),
-        pytest.param("two of some tasks beside another", "norm", marks=slow),
         pytest.param("two at a time", "norm", marks=slow),
     ],
 )
 @pytest.mark.parametrize(
     ("cls", "name"),
     [
-        *((ExactMultiTaskGP, name) for name in MODELS),
+        *((ExactMultiTaskGP, name) for name in MODELS if name not in ("variances of tasks", "a mean")),
         (NystromMultiTaskGP, "variances of values"),
+        pytest.param(ExactMultiTaskGP, "variances of tasks", marks=slow),
+        pytest.param(ExactMultiTaskGP, "a mean", marks=slow),
         *(
             pytest.param(NystromMultiTaskGP, name, marks=slow)
             for name in ("variances of tasks", "transforms", "a mean")
@@ -664,34 +698,40 @@ def objective(x: Tensor) -> Tensor:
     return torch.cat([x.sum(dim=-1, keepdim=True).sin(), -x.square().sum(dim=-1, keepdim=True)], dim=-1)
 
 
-# The longest runs are slow.
+# The longest runs are slow, and so is single precision.
 QUICK = ["MTKB on choices", "MTBKB, trials", "MTBKB, delayed", "MTKB, constrained", "MTKB, pending", "MTBKB, mixture"]
-every_strategy = pytest.mark.parametrize(
-    "name", [*QUICK, *(pytest.param(name, marks=slow) for name in STRATEGIES if name not in QUICK)]
+IN_SINGLE_PRECISION = ["MTKB on choices", "MTBKB, learned", "MTBKB, mixture, bounds"]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *((name, DTYPES[0]) for name in QUICK),
+        *(pytest.param(name, DTYPES[0], marks=slow) for name in STRATEGIES if name not in QUICK),
+        *(pytest.param(name, DTYPES[1], marks=slow) for name in IN_SINGLE_PRECISION),
+    ],
+    ids=lambda value: value if isinstance(value, str) else str(value[0]),
+    indirect=["dtype"],
 )
+def test_strategies_and_their_waits_in_a_round(place: Place, dtype: torch.dtype, name: str) -> None:
+    runs = []
 
-
-@every_strategy
-def test_strategies(place: Place, dtype: torch.dtype, name: str) -> None:
     def scenario(kind: Kind) -> Answers:
         strategy, q = started(kind, name)
         for _ in range(5):
             x = strategy.ask(q)
             strategy.tell(x, objective(x))
+        runs.append((strategy, q))
         model = strategy.model
         norm = strategy.covariance_norm(x)
         return {"X": strategy.train_X, "radius": strategy.radius, "norm": norm, "mean": model.mean(x)}
 
     # Tasks whose noise is learned have each their own, and a norm that is not that of one group.
     check(place, dtype, scenario, tolerance=1e-4, rounding=OTHER_NORMS if "learned" in name else 0.0)
+    check_waits(place, name, *runs[-1])
 
 
-@every_strategy
-def test_waits_in_a_round(place: Place, name: str) -> None:
-    strategy, q = started(Kind(place.device, torch.double), name)
-    for _ in range(5):
-        x = strategy.ask(q)
-        strategy.tell(x, objective(x))
+def check_waits(place: Place, name: str, strategy: Any, q: int) -> None:
     with place.counting():
         x = strategy.ask(q)
     asking = place.num_waits

@@ -10,11 +10,18 @@ from suites import close
 from torch import Tensor
 
 from mtbo_torch import Category, Inputs, Integer, Ordered, Real
+from mtbo_torch import grid as module
 from mtbo_torch.grid import Grid
 from mtbo_torch.optimization import draw_sobol, maximize
 from mtbo_torch.space import Choices, Described
 
 CUBE = torch.tensor([[0.0], [1.0]], dtype=torch.double)
+
+
+@pytest.fixture
+def short_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw what is near by a short walk, where it does not matter how evenly."""
+    monkeypatch.setattr(module, "THINNING", 1)
 
 
 def numbers(*values: float) -> Tensor:
@@ -62,6 +69,7 @@ def test_equalities_hold_and_their_points_are_spread() -> None:
     assert (placed.amax(dim=0) > 0.8).all()
 
 
+@pytest.mark.usefixtures("short_walk")
 def test_limits_that_leave_nothing_are_refused() -> None:
     with pytest.raises(ValueError, match="limits should leave some points within the bounds"):
         Described(Inputs({"a": Real(0, 1), "b": Real(0, 1)}, ["a + b >= 3"]))
@@ -94,6 +102,7 @@ def test_long_ranges_are_climbed_and_rounded() -> None:
     close(x, numbers(0.333).reshape(1, 1), 1e-12)
 
 
+@pytest.mark.usefixtures("short_walk")
 @pytest.mark.parametrize("is_equality", [False, True])
 def test_a_search_between_limits_ends_on_the_limit(is_equality: bool) -> None:
     rule = (limit([0, 1], [-1, -1], -1.0),)
@@ -105,6 +114,7 @@ def test_a_search_between_limits_ends_on_the_limit(is_equality: bool) -> None:
     close(x, numbers(0.6, 0.4).unsqueeze(0), 1e-4)
 
 
+@pytest.mark.usefixtures("short_walk")
 def test_several_functions_at_once_are_each_alone() -> None:
     grid = Grid(2, {0: numbers(0, 0.5, 1)}, inequalities=(limit([0, 1], [-1, -1], -1.2),))
     centers = torch.tensor([[0.4, 0.9], [1.0, 0.6]], dtype=torch.double)
@@ -121,6 +131,7 @@ INPUTS = Inputs(
 )
 
 
+@pytest.mark.usefixtures("short_walk")
 def test_described_points_are_exact() -> None:
     space = Described(INPUTS)
     X = space.from_cube(draw_sobol(4, 128, seed=0))
@@ -134,6 +145,7 @@ def test_described_points_are_exact() -> None:
     assert len(fixed[:, 0].unique()) > 10
 
 
+@pytest.mark.usefixtures("short_walk")
 def test_fixed_inputs_by_name_place_and_value() -> None:
     space = Described(INPUTS)
     assert space.read_fixed({"c": "b", "n": 3}) == {3: 1.0, 1: 3.0}

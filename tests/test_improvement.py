@@ -24,7 +24,7 @@ from botorch.utils.multi_objective.hypervolume import Hypervolume, infer_referen
 from botorch.utils.multi_objective.pareto import is_non_dominated
 from botorch.utils.sampling import draw_sobol_samples
 from botorch.utils.testing import MockModel, MockPosterior
-from catalogue import KERNELS, Builder, data, icm, rbf
+from catalogue import PATHS, Builder, data, icm, rbf
 from scipy.stats import norm
 from suites import close
 from torch import Tensor
@@ -408,7 +408,7 @@ def covariance_at(model: Any, X: Tensor) -> Tensor:
     return model.posterior(X).distribution.covariance_matrix.unsqueeze(-3)
 
 
-@pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", PATHS, ids=lambda build: build.__name__)
 @pytest.mark.parametrize("kind", [ExactMultiTaskGP, NystromMultiTaskGP])
 def test_our_models(build: Builder, kind: type) -> None:
     X, Y, Z = data(8, 3, 2)

@@ -13,7 +13,7 @@ from botorch.exceptions.errors import UnsupportedError
 from botorch.models.transforms import Standardize
 from botorch.optim import optimize_acqf
 from botorch.utils.multi_objective.pareto import is_non_dominated
-from catalogue import KERNELS, Builder, data, icm, rbf, task_matrix
+from catalogue import KERNELS, PATHS, Builder, data, icm, rbf, task_matrix
 from suites import close
 from torch import Tensor
 
@@ -41,6 +41,7 @@ from mtbo_torch.strategies import ITKB
 SIGMA, BOUND, DELTA = 0.3, 2.0, 0.1
 MIXTURE = Mixture(BOUND, SIGMA, DELTA)
 every_kernel = pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
+every_path = pytest.mark.parametrize("build", PATHS, ids=lambda build: build.__name__)
 
 
 def written_out(
@@ -156,6 +157,7 @@ def test_gradients_of_intervals() -> None:
 
 
 # tests/test_guarantees.py has more functions, numbers of tasks and deltas.
+@pytest.mark.slow
 def test_the_truth_lies_inside() -> None:
     """10 functions of known norm, points chosen by the bounds themselves, 25 rounds, everywhere and always."""
     num_tasks, delta = 2, 0.1
@@ -420,9 +422,9 @@ def test_a_strategy_asks_for_the_point_with_the_largest_bound(
 @pytest.mark.parametrize("where", [{"choices": CHOICES}, {"bounds": BOX}], ids=["choices", "bounds"])
 def test_runs_continue(kind: Kind, where: dict[str, Tensor]) -> None:
     schedule = {"schedule": "delayed"} if kind is MTBKB else {}
-    first, second = played(strategy(kind, **where, **schedule), 8), strategy(kind, **where, **schedule)
+    first, second = played(strategy(kind, **where, **schedule), 6), strategy(kind, **where, **schedule)
     second.load_state_dict(first.state_dict())
-    for _ in range(3):
+    for _ in range(2):
         assert torch.equal(first.ask(), second.ask())
         for chosen in (first, second):
             chosen.tell(chosen.asked_ids, peaks(chosen.pending[chosen.asked_ids[0]]).unsqueeze(0))
@@ -435,7 +437,7 @@ def test_trials_side_by_side_are_each_alone(kind: Kind) -> None:
         close(together.train_X[i], played(strategy(kind, choices=CHOICES, seed=seed)).train_X, 0.0)
 
 
-@every_kernel
+@every_path
 @pytest.mark.parametrize("seed", [3, [3, 4]], ids=["alone", "together"])
 def test_what_is_kept_at_the_choices_is_what_a_fit_gives(build: Builder, seed: Any) -> None:
     """Observations come one by one, several at once, and from a point that is none of the choices."""

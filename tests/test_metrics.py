@@ -129,10 +129,8 @@ def test_hypervolumes_of_a_batch(n: int, batch: tuple[int, ...], t: int) -> None
             assert volumes[i].item() == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("kind", "scalarization"),
-    [(MTKB, ChebyshevScalarization), pytest.param(MTBKB, LinearScalarization, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "scalarization"), [(MTKB, ChebyshevScalarization), (MTBKB, LinearScalarization)])
 def test_the_certificate_holds_and_is_below_the_printed_theorem(kind: type, scalarization: type[Scalarization]) -> None:
     case = icm(3, 1)
     domain = torch.linspace(0, 1, 51, dtype=torch.double).unsqueeze(-1)

@@ -464,6 +464,7 @@ def test_appended_is_fitted(build: Build, problem: Drawn, one_by_one: bool) -> N
         or_refused(problem, error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", MODELS)
 @given(problems(missing=True, smallest=1), st.randoms(use_true_random=False))
 def test_the_order_of_the_data_does_not_matter(build: Build, problem: Drawn, random: Random) -> None:
@@ -478,6 +479,7 @@ def test_the_order_of_the_data_does_not_matter(build: Build, problem: Drawn, ran
         or_refused(problem, error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", MODELS)
 @given(problems(missing=True), st.randoms(use_true_random=False))
 def test_permuted_tasks_permute_the_answers(build: Build, problem: Drawn, random: Random) -> None:
@@ -495,6 +497,7 @@ def test_permuted_tasks_permute_the_answers(build: Build, problem: Drawn, random
         or_refused(problem, error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", MODELS)
 @given(problems(missing=True), scales, st.sampled_from([-1, 1]))
 def test_scaled_values_scale_the_mean_alone(build: Build, problem: Drawn, scale: float, sign: int) -> None:
@@ -512,6 +515,7 @@ def test_scaled_values_scale_the_mean_alone(build: Build, problem: Drawn, scale:
         or_refused(problem, error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", MODELS)
 @given(problems(missing=True), st.integers(-1000, 1000))
 def test_shifted_inputs_change_nothing(build: Build, problem: Drawn, steps: int) -> None:
@@ -526,6 +530,7 @@ def test_shifted_inputs_change_nothing(build: Build, problem: Drawn, steps: int)
         or_refused(problem, error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", MODELS)
 @given(problems(missing=True))
 def test_scaled_kernel_and_noise_scale_the_covariance_alone(build: Build, problem: Drawn) -> None:

@@ -112,6 +112,7 @@ def test_facts_from_before_checksums_are_refused(out: Path) -> None:
         write_index(out)
 
 
+@pytest.mark.slow
 def test_facts_of_another_panel_or_of_other_runs_are_refused(out: Path, tmp_path: Path) -> None:
     save(out, load(out), "fig3a")
     with pytest.raises(ValueError, match=r"fig3a/panel\.json should .*, got those of 'fig1b'"):
@@ -148,6 +149,7 @@ def test_a_refusal_comes_before_the_work_and_the_same_panel_mends_itself(
     assert all(name == "fig1b" or not (out / name).exists() for name in PANELS)
 
 
+@pytest.mark.slow
 def test_panels_that_share_a_deleted_run_stay(out: Path) -> None:
     main(["reproduce", "fig3a", *COMMAND[2:], str(out)])
     table = (out / RUN / "results.csv").read_bytes()

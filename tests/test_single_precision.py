@@ -76,7 +76,7 @@ def within(actual: Tensor, expected: Tensor) -> None:
     assert worst <= TOLERANCE * PRIOR, worst / PRIOR
 
 
-@pytest.mark.parametrize("build", [fitted, appended])
+@pytest.mark.parametrize("build", [fitted, pytest.param(appended, marks=pytest.mark.slow)])
 def test_variances_and_bounds(build: Callable[[], Pair]) -> None:
     pair = build()
     points, exact_points = pair.choices, pair.choices.double()
@@ -96,6 +96,7 @@ def test_variances_and_bounds(build: Callable[[], Pair]) -> None:
             assert ((single - double).abs() <= weights.norm() * radius * (TOLERANCE * PRIOR) ** 0.5).all()
 
 
+@pytest.mark.slow
 def test_choices_that_are_followed() -> None:
     X, Y, choices = data()
     followed = ExactMultiTaskGP(X[:500], Y[:500], kernel(), ETA).surrogate.regression.track(choices)

@@ -28,15 +28,18 @@ slow = pytest.mark.slow
 pytestmark = pytest.mark.filterwarnings("ignore:No function of norm")
 
 
-@EVERY
 @pytest.mark.parametrize(
-    "experiment",
-    ["rkhs-2-chebyshev", *(pytest.param(name, marks=slow) for name in ("sine-linear", "rkhs-20-chebyshev"))],
+    ("experiment", "algorithm"),
+    [
+        *(("rkhs-2-chebyshev", algorithm) for algorithm in DEFAULT_ALGORITHMS),
+        *(pytest.param("sine-linear", algorithm, marks=slow) for algorithm in DEFAULT_ALGORITHMS[::2]),
+        *(pytest.param("rkhs-20-chebyshev", algorithm, marks=slow) for algorithm in DEFAULT_ALGORITHMS[1::2]),
+    ],
 )
 def test_trials_batched_or_one_by_one(experiment: str, algorithm: str) -> None:
     settings = Settings(rounds=12)
     together, _ = run_part(Part(experiment, algorithm, (0, 1, 4), settings))
-    for place, trial in enumerate((0, 1, 4)):
+    for place, trial in ((0, 0), (2, 4)):
         alone, _ = run_part(Part(experiment, algorithm, (trial,), settings))
         assert torch.equal(alone["x"][0], together["x"][place])
         for name, column in alone.items():
@@ -70,8 +73,14 @@ def test_trials_on_a_box_batched_or_one_by_one(algorithm: str) -> None:
     close(together["regret"][1], alone["regret"][0], 1e-6)
 
 
-@EVERY
-@pytest.mark.parametrize("experiment", ["rkhs-2-linear", pytest.param("branin-chebyshev", marks=slow)])
+# A box needs a search in every round, whatever the values: an exact one and one on a dictionary are enough.
+@pytest.mark.parametrize(
+    ("experiment", "algorithm"),
+    [
+        *(("rkhs-2-linear", algorithm) for algorithm in DEFAULT_ALGORITHMS),
+        *(pytest.param("branin-chebyshev", algorithm, marks=slow) for algorithm in ("MT-KB", "MT-BKB", "Sobol")),
+    ],
+)
 def test_a_run_continues_bit_for_bit(experiment: str, algorithm: str) -> None:
     part = Part(experiment, algorithm, (0, 1), Settings(rounds=23 if experiment.startswith("rkhs") else 12))
     run = Run(part)

@@ -106,9 +106,10 @@ def in_forty_digits(
 
 
 @pytest.mark.parametrize(
-    ("is_rbf", "lengthscale", "d"), [(True, 0.2, 1), (True, 0.5, 2), (False, 0.3, 2)], ids=["worst", "bad", "good"]
+    ("is_rbf", "lengthscale", "d", "is_smooth"),
+    [(True, 0.2, 1, True), (True, 0.2, 1, False), (False, 0.3, 2, True)],
+    ids=["worst, smooth", "worst, rough", "good, smooth"],
 )
-@pytest.mark.parametrize("is_smooth", [True, False], ids=["smooth", "rough"])
 def test_a_dictionary_of_all_points_is_the_exact_model_at_a_tiny_noise(
     is_rbf: bool, lengthscale: float, d: int, is_smooth: bool
 ) -> None:

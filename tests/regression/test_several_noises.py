@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from catalogue import KERNELS, Builder, data, icm, identical_tasks
+from catalogue import KERNELS, PATHS, Builder, data, icm, identical_tasks
 from suites import close
 from torch import Tensor
 
@@ -48,7 +48,7 @@ def compare(together: Regression, alone: list[Regression], Z: Tensor, directions
 
 @pytest.mark.parametrize("is_complete", [True, False], ids=["complete", "missing"])
 @batched
-@pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", PATHS, ids=lambda build: build.__name__)
 def test_each_is_as_if_it_were_alone(build: Builder, batch: tuple[int, ...], is_complete: bool) -> None:
     X, Y, Z, directions = make_data(batch, is_complete)
     with torch.no_grad():

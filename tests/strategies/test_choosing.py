@@ -150,6 +150,7 @@ def test_the_score_is_the_likelihood_less_the_parameters(is_complete: bool, seed
     assert len(chosen.kernel_scores) == 4
 
 
+@pytest.mark.slow
 def test_a_batch_chooses_once_by_the_mean_score() -> None:
     chosen = strategy(refit_every=20, seed=[0, 1])
     x = draw(2, 20, 2)
@@ -166,15 +167,8 @@ def test_a_batch_chooses_once_by_the_mean_score() -> None:
     assert chosen.ask().shape == (2, 1, 2)
 
 
-@pytest.mark.parametrize(
-    ("f", "seed"),
-    [
-        (with_gaps, 0),
-        pytest.param(one_in_two, 0, marks=pytest.mark.slow),
-        pytest.param(slow_and_fast, [0, 1], marks=pytest.mark.slow),
-        pytest.param(with_gaps, [0, 1], marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("f", "seed"), [(one_in_two, 0), (with_gaps, [0, 1])])
 def test_saving_continues_bit_for_bit(f: Callable[[Tensor], Tensor], seed: Any) -> None:
     def run(chosen: MTKB, rounds: int) -> MTKB:
         for _ in range(rounds):
@@ -207,6 +201,7 @@ def test_a_state_with_an_unknown_kernel_is_refused() -> None:
         strategy(refit_every=8).load_state_dict(state)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_cannot_be_learned_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     learn = learners.learn_kernel
 

@@ -27,9 +27,16 @@ def started(**options: object) -> Optimizer:
     return optimizer
 
 
-def test_every_number() -> None:
+@pytest.fixture(scope="module")
+def asked() -> Optimizer:
+    """One that waits for the value of a point."""
     optimizer = started()
-    x = optimizer.ask()
+    optimizer.ask()
+    return optimizer
+
+
+def test_every_number(asked: Optimizer) -> None:
+    optimizer, x = asked, asked.pending[10].unsqueeze(0)
     explained = optimizer.explain()
     assert isinstance(explained, Explanation)
     model, X = optimizer.model, optimizer.train_X
@@ -86,9 +93,8 @@ def test_tasks_that_are_related() -> None:
     assert explained.gain is None
 
 
-def test_it_reads_well() -> None:
-    optimizer = started()
-    optimizer.ask()
+def test_it_reads_well(asked: Optimizer) -> None:
+    optimizer = asked
     text = repr(optimizer.explain())
     assert "expected to enlarge the hypervolume by" in text
     assert "satisfies the constraints with probability" in text

@@ -74,6 +74,12 @@ def test_points_lie_in_the_space_and_seeds_decide(where: dict[str, Tensor]) -> N
         assert all((x == CHOICES).all(dim=-1).any() for x in first.train_X)
 
 
+def test_a_fixed_input_leaves_the_choices_that_have_it() -> None:
+    mtkb = run(strategy({"choices": CHOICES}), 2)
+    for i in (3, 17):
+        assert torch.equal(mtkb.ask(fixed={0: CHOICES[i, 0].item()}), CHOICES[i : i + 1])
+
+
 @space
 def test_the_global_generator_is_left_alone(where: dict[str, Tensor]) -> None:
     state = torch.get_rng_state()
@@ -249,6 +255,7 @@ def test_the_callers_kernel_is_not_shared() -> None:
     assert torch.equal(mtkb.model.mean(CHOICES), before)
 
 
+@pytest.mark.slow
 def test_the_regret_falls_and_the_bound_holds() -> None:
     domain = torch.linspace(0, 1, 101, dtype=torch.double).unsqueeze(-1)
     averages = []

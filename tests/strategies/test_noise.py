@@ -67,8 +67,14 @@ def compute_posterior(strategy: Any, Y: Tensor, sd: Tensor) -> tuple[np.ndarray,
     return mean.reshape(-1, 2) + offset, variance.reshape(-1, 2)
 
 
-@pytest.mark.parametrize("known", KNOWN)
-@pytest.mark.parametrize("name", BUILD)
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        *(("MTKB", known) for known in KNOWN),
+        ("Optimizer", "some rows"),
+        *(pytest.param("Optimizer", known, marks=pytest.mark.slow) for known in ("all", "one task")),
+    ],
+)
 def test_each_value_counts_by_its_noise(name: str, known: str) -> None:
     values, sd = Y.clone(), KNOWN[known](SD)
     values[2, 0], values[5, 1] = NAN, NAN
@@ -83,8 +89,14 @@ def test_each_value_counts_by_its_noise(name: str, known: str) -> None:
     torch.testing.assert_close(strategy.train_sd, sd, equal_nan=True)
 
 
-@pytest.mark.parametrize("known", ["all", "some rows"])
-@pytest.mark.parametrize("name", BUILD)
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("MTKB", "some rows"),
+        ("MTKB", "all"),
+        *(pytest.param("Optimizer", known, marks=pytest.mark.slow) for known in ("all", "some rows")),
+    ],
+)
 def test_runs_continue_bit_for_bit(name: str, known: str) -> None:
     strategy, other = tell_all(BUILD[name](seed=3), KNOWN[known](SD)), BUILD[name](seed=4)
     other.load_state_dict(strategy.state_dict())

@@ -68,8 +68,15 @@ def test_what_is_told_counts_as_a_part_of_the_design() -> None:
 
 
 # In a box with neither signs nor a reference point or with both; on choices with either.
-@everywhere
-@pytest.mark.parametrize("signs", [None, (1, -1)])
+@pytest.mark.parametrize(
+    ("where", "signs"),
+    [
+        (WHERE[0], (1, -1)),
+        (WHERE[1], None),
+        pytest.param(WHERE[0], None, marks=pytest.mark.slow),
+        pytest.param(WHERE[1], (1, -1), marks=pytest.mark.slow),
+    ],
+)
 def test_it_asks_for_the_largest_improvement(where: dict[str, Tensor], signs: tuple[int, int] | None) -> None:
     ref_point = torch.tensor([-2.0, -2.0 if signs is None else 2.0], dtype=torch.double)
     given = ref_point if ("choices" in where) == (signs is None) else None
@@ -81,7 +88,7 @@ def test_it_asks_for_the_largest_improvement(where: dict[str, Tensor], signs: tu
         assert acqf(x.unsqueeze(0)) >= acqf(rivals.unsqueeze(-2)).max() - 1e-3
 
 
-@everywhere
+@pytest.mark.parametrize("where", [pytest.param(WHERE[0], marks=pytest.mark.slow), WHERE[1]], ids=["bounds", "choices"])
 def test_runs_continue_bit_for_bit_in_the_design_and_after(where: dict[str, Tensor]) -> None:
     for first in (played(Optimizer(2, **where), 2), after_the_design(next(iter(where)))):
         second = Optimizer(2, **where, seed=9)
@@ -127,6 +134,19 @@ def test_several_points_spread_and_choices_are_not_asked_twice() -> None:
     assert len(torch.cat([optimizer.train_X, x]).unique(dim=0)) == 12
     apart = torch.pdist(after_the_design("bounds").ask(4))
     assert apart.min() > 1e-3
+
+
+def test_constraints_and_pending_points_decide_what_it_asks_for() -> None:
+    limit = (torch.tensor([[0.0, -1.0]], dtype=torch.double), torch.tensor([0.1], dtype=torch.double))
+    optimizer = Optimizer(2, choices=CHOICES, constraints=limit)
+    optimizer.tell(CHOICES[:8], values(CHOICES[:8]))
+    first, second = optimizer.ask(), optimizer.ask()
+    options = {"constraints": limit, "X_pending": first}
+    for left_out in (None, *options):
+        acqf = LogAverageImprovement(optimizer.model, **{name: options[name] for name in options if name != left_out})
+        with torch.no_grad():
+            best = CHOICES[acqf(CHOICES.unsqueeze(-2)).argmax()]
+        assert torch.equal(best, second[0]) == (left_out is None)
 
 
 def test_constraints_and_missing_values() -> None:

@@ -174,7 +174,7 @@ def test_trials_side_by_side_are_the_trials_alone(kind: type[KernelStrategy]) ->
     ("kind", "where", "scalarization"),
     [
         pytest.param(MTKB, {"bounds": BOUNDS}, ChebyshevScalarization, marks=pytest.mark.slow),
-        (MTKB, {"choices": CHOICES}, HypervolumeScalarization),
+        pytest.param(MTKB, {"choices": CHOICES}, HypervolumeScalarization, marks=pytest.mark.slow),
         (MTBKB, {"choices": CHOICES}, ChebyshevScalarization),
     ],
     ids=["box", "hypervolume", "dictionary"],
@@ -203,7 +203,8 @@ def test_units_do_not_matter(kind: type[KernelStrategy], where: dict[str, Tensor
     assert (elsewhere - ours).abs().max() > 1e-2
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
 def test_offsets_do_not_matter_from_the_first_value_on(seed: int) -> None:
     # Multiples of 1/1024, and refits with 2 and 4 of them: offsets and units are exact, and so all fits are the same.
     def rounded(x: Tensor) -> Tensor:
