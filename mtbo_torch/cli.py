@@ -18,11 +18,11 @@ from torch import Tensor
 import mtbo_torch
 from mtbo_torch.display import format_mean_and_sd, format_text_table, progress_bar
 from mtbo_torch.experiments.algorithms import ALGORITHMS, DEFAULT_ALGORITHMS, resolve_names
-from mtbo_torch.experiments.panels import PANELS, Settings, build_instances
-from mtbo_torch.experiments.reproduce import Request, reproduce
+from mtbo_torch.experiments.panels import PANELS, Settings
+from mtbo_torch.experiments.reproduce import PaperBenchmark, Request, reproduce
 from mtbo_torch.experiments.runner import Part, Run, join
 from mtbo_torch.problems import load_sensors, load_soil, paper
-from mtbo_torch.report import REGRET_NAMES, give_verdicts, load_facts, write_index, write_panel
+from mtbo_torch.report import METRIC_NAMES, give_verdicts, load_facts, write_index, write_panel
 
 OPTIONAL = ("matplotlib", "pandas", "tqdm", "ax-platform", "distributed", "optuna")
 
@@ -125,7 +125,8 @@ def _run_reproduce(options: argparse.Namespace) -> None:
     for name, problem in fields.items():
         print(f"{name} data: {problem.report}")
     request = Request(panels, options.out, settings, algorithms, options.trials, options.batch, fields, scheduler)
-    load_facts(options.out, [name for name in PANELS if name not in panels])  # refuses what the page would refuse
+    others = {name: panel for name, panel in PANELS.items() if name not in panels}
+    load_facts(options.out, others)  # refuses what the page would refuse
     results, notes = reproduce(request)
     for note in notes:
         print(note)
@@ -135,7 +136,7 @@ def _run_reproduce(options: argparse.Namespace) -> None:
         write_panel(result, options.out)
     index = write_index(options.out, notes)
     for result in results:
-        name, regret = result.panel.name, REGRET_NAMES[result.panel.metric]
+        name, regret = result.panel.name, METRIC_NAMES[result.panel.metric]
         print(f"\n{name}: {result.panel.title}, {regret}, mean ± standard deviation")
         _print_table(result.curves)
         for verdict in give_verdicts(options.out, name):
@@ -174,11 +175,11 @@ def run_demo(trials: int, rounds: int, out: Path) -> None:
     """Run MT-KB and random search on the paper's RKHS functions with two tasks, all trials as one batch."""
     from mtbo_torch.plotting import save_demo
 
-    settings, numbers = Settings(rounds=rounds), tuple(range(trials))
+    benchmark, numbers = PaperBenchmark("rkhs-2-chebyshev", Settings(rounds=rounds)), tuple(range(trials))
     columns = {}
     with progress_bar(2 * rounds, "optimizing") as bar:
         for algorithm in ("MT-KB", "random"):
-            run, blocks = Run(Part("rkhs-2-chebyshev", algorithm, numbers, settings)), []
+            run, blocks = Run(Part(benchmark, algorithm, numbers)), []
             while not run.is_done:
                 blocks.append(run.advance())
                 bar.update(blocks[-1]["regret"].shape[1])
@@ -186,7 +187,7 @@ def run_demo(trials: int, rounds: int, out: Path) -> None:
     curves = {name: values["average_regret"] for name, values in columns.items()}
     print("time-average regret, mean ± standard deviation")
     _print_table(curves)
-    instances = build_instances("rkhs-2-chebyshev", numbers, settings, None)
+    instances = benchmark.build_instances(numbers)
     assert instances.attainable is not None
     widest = int(is_non_dominated(instances.attainable).sum(dim=-1).argmax())  # the most interesting front
     save_demo(curves, instances.attainable[widest], instances.evaluate(columns["MT-KB"]["x"])[widest], out)

@@ -17,18 +17,19 @@ import pytest
 import torch
 
 from mtbo_torch.cli import main
+from mtbo_torch.experiments import engine
 from mtbo_torch.experiments import reproduce as module
-from mtbo_torch.experiments.panels import Claim, Settings
+from mtbo_torch.experiments.panels import Settings
 from mtbo_torch.experiments.reproduce import Request, reproduce
+from mtbo_torch.experiments.results import Claim, judge
 from mtbo_torch.experiments.storage import Store
-from mtbo_torch.report import judge
 
 pytestmark = pytest.mark.usefixtures("plain_pictures")
 FAST = ["--trials", "2", "--rounds", "12"]
 RUNS = "runs/rkhs-2-chebyshev"
 # Commits after every block of rounds, to be killed in between.
 IMPATIENT = (
-    "import sys; from mtbo_torch.experiments import reproduce; reproduce.SECONDS_BETWEEN_COMMITS = 0.0; "
+    "import sys; from mtbo_torch.experiments import engine; engine.SECONDS_BETWEEN_COMMITS = 0.0; "
     "from mtbo_torch.cli import main; main(sys.argv[1:])"
 )
 
@@ -127,7 +128,7 @@ def test_killed_and_continued_ends_with_the_same_table(tmp_path: Path) -> None:
 def test_an_interrupted_part_is_finished_whatever_is_asked_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SECONDS_BETWEEN_COMMITS", 0.0)
+    monkeypatch.setattr(engine, "SECONDS_BETWEEN_COMMITS", 0.0)
     request = Request(["fig1b"], tmp_path / "a", Settings(rounds=30), ["MT-KB"], trials=2)
     calls, append = [], Store.append
 
@@ -268,7 +269,7 @@ def test_interrupted_by_hand(
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "_run_one", interrupted)
+    monkeypatch.setattr(engine, "_run_one", interrupted)
     with pytest.raises(SystemExit) as failure:
         main(["reproduce", "fig1b", *FAST, "--out", str(tmp_path)])
     assert failure.value.code == 130
