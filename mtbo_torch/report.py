@@ -19,6 +19,7 @@ from torch import Tensor
 from mtbo_torch.display import format_html_table
 from mtbo_torch.experiments.compare import Comparison
 from mtbo_torch.experiments.panels import PANELS
+from mtbo_torch.experiments.reproduce import REGRETS
 from mtbo_torch.experiments.results import Panel, PanelResult, Verdict, find_best, format_cell, judge
 from mtbo_torch.experiments.storage import format_settings, read_sealed, seal, write_atomically
 from mtbo_torch.problems.paper import OPEN_CHOICES
@@ -29,15 +30,7 @@ METRIC_NAMES = {
     "hypervolume": "hypervolume",
 }
 FACTS = {"panel", "trials", "finals", "seconds", "settings", "versions"}
-FINALS = (
-    "average_regret",
-    "bayes_regret",
-    "simple_regret",
-    "front_share",
-    "hypervolume_share",
-    "hypervolume",
-    "certificate",
-)
+FINALS = (*REGRETS[1:], "hypervolume")
 
 
 def write_panel(result: PanelResult, out: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -21,13 +22,14 @@ from mtbo_torch.experiment import _load_pandas
 from mtbo_torch.experiments.engine import Work
 from mtbo_torch.experiments.instances import derive_seed
 from mtbo_torch.experiments.results import Claim, Panel, PanelResult, judge
-from mtbo_torch.experiments.runner import Benchmark, Columns, Judge, Trials
+from mtbo_torch.experiments.runner import Benchmark, Columns, Trials
 from mtbo_torch.metrics import hypervolume
 from mtbo_torch.strategies import Strategy
 
 if TYPE_CHECKING:
     import pandas as pd
 
+Strategies = Mapping[str, Callable[..., Strategy]]
 # They are names of folders, and cells of a table.
 NAME = re.compile(r"\w[\w .+=()-]*")
 
@@ -69,18 +71,8 @@ class Problem:
         """The number of tasks n."""
         return len(self.ref_point)
 
-    @classmethod
-    def adopt(cls, problem: Problem | MultiObjectiveTestProblem) -> Problem:
-        """Return a problem of BoTorch's as one of ours."""
-        if isinstance(problem, Problem):
-            return problem
-        noise = problem.noise_std
-        if isinstance(noise, list) and len(set(noise)) > 1:
-            raise ValueError(
-                f"problems should have the same noise for all objectives, got {noise}. Wrap it in Problem."
-            )
-        scale = noise[0] if isinstance(noise, list) else noise
-        return cls(lambda X: problem(X, noise=False), problem.bounds, problem.ref_point, float(scale or 0.0))
+    def __str__(self) -> str:
+        return f"{self.num_tasks} tasks, {self.bounds.shape[-1]} inputs, noise {self.noise_scale:g}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,7 +121,7 @@ class Comparison:
 
 
 def compare(
-    strategies: Mapping[str, Callable[..., Strategy]],
+    strategies: Strategies,
     problems: Mapping[str, Problem | MultiObjectiveTestProblem],
     seeds: Sequence[int],
     rounds: int,
@@ -165,11 +157,22 @@ def compare(
         >>> len(result.verdicts)
         1
     """
-    _require_comparable(strategies, problems, seeds, rounds, batch)
-    benchmarks = {name: _ProblemBenchmark(name, problem, strategies, rounds) for name, problem in problems.items()}
+    _require_names("strategies", strategies)
+    _require_names("problems", problems)
+    for name, build in strategies.items():
+        if not callable(build):
+            raise ValueError(f"strategies should be classes or functions, got {build!r} for {name!r}. Pass the class.")
+    require_count("rounds", rounds, "Pass the number of evaluations.")
+    require_count("batch", batch, "Pass the number of seeds that run side by side.")
+    for seed in seeds:
+        require_seed("seeds", seed)
+    if not len(seeds) or len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds should be different numbers, at least one, got {list(seeds)}. Pass range(5).")
+    own = {name: _adopt(name, problem) for name, problem in problems.items()}
+    benchmarks = {name: _ProblemBenchmark(name, problem, strategies, rounds) for name, problem in own.items()}
     first, *others = strategies
     claims = tuple(Claim(f"{first} ends above {other}", "above", (first, other)) for other in others)
-    panels = [Panel(name, bench.title, {"": name}, "hypervolume", claims) for name, bench in benchmarks.items()]
+    panels = [Panel(name, str(problem), {"": name}, "hypervolume", claims) for name, problem in own.items()]
     work = Work(panels, benchmarks, {name: list(strategies) for name in problems}, seeds, batch)
     where: AbstractContextManager[Any] = TemporaryDirectory() if path is None else nullcontext(path)
     with where as out:
@@ -181,92 +184,68 @@ class _ProblemBenchmark(Benchmark):
 
     measures = ("hypervolume",)
 
-    def __init__(
-        self,
-        name: str,
-        problem: Problem | MultiObjectiveTestProblem,
-        strategies: Mapping[str, Callable[..., Strategy]],
-        rounds: int,
-    ) -> None:
+    def __init__(self, name: str, problem: Problem, strategies: Strategies, rounds: int) -> None:
         self.name, self.problem, self.rounds = name, problem, rounds
         self.strategies, self.algorithms = dict(strategies), list(strategies)
 
-    @property
-    def title(self) -> str:
-        own = Problem.adopt(self.problem)
-        return f"{own.num_tasks} tasks, {own.bounds.shape[-1]} inputs, noise {own.noise_scale:g}"
-
     def describe(self) -> dict[str, Any]:
-        own = Problem.adopt(self.problem)
         facts = {"mtbo_torch": mtbo_torch.__version__, "problem": self.name, "rounds": self.rounds}
-        space = {"bounds": own.bounds.tolist(), "ref_point": own.ref_point.tolist(), "noise_scale": own.noise_scale}
-        return facts | space
+        numbers = {name: getattr(self.problem, name).tolist() for name in ("bounds", "ref_point")}
+        return facts | numbers | {"noise_scale": self.problem.noise_scale}
 
     def count_columns(self) -> dict[str, int]:
-        own = Problem.adopt(self.problem)
-        return {"x": own.bounds.shape[-1], "y": own.num_tasks}
+        return {"x": self.problem.bounds.shape[-1], "y": self.problem.num_tasks}
 
     def start(self, algorithm: str, trials: Sequence[int]) -> Trials:
-        own = Problem.adopt(self.problem)
-        bounds = own.bounds.double()
         seed = list(trials) if len(trials) > 1 else trials[0]
-        strategy = self.strategies[algorithm](own.num_tasks, bounds=bounds, seed=seed)
+        strategy = self.strategies[algorithm](self.problem.num_tasks, bounds=self.problem.bounds.double(), seed=seed)
         if strategy.batch_shape.numel() != len(trials):
             raise ValueError(
                 f"{algorithm} should run {len(trials)} seeds side by side, got a strategy of "
                 f"{strategy.batch_shape.numel()}. Let it pass the list `seed` on, or use batch=1."
             )
-
-        def evaluate(x: Tensor) -> Tensor:
-            return own.function(x.flatten(end_dim=-2)).to(bounds).reshape(*x.shape[:-1], own.num_tasks)
-
-        noise_seeds = [derive_seed(trial, 0, "noise") for trial in trials]
-        return Trials(strategy, evaluate, own.noise_scale, noise_seeds, _HypervolumeJudge(own.ref_point.to(bounds)))
+        return _ProblemTrials(self.problem, strategy, trials)
 
 
-class _HypervolumeJudge(Judge):
-    """Measures the hypervolume of the true values so far."""
+class _ProblemTrials(Trials):
+    """Trials of a strategy, measured by the hypervolume of the true values so far."""
 
-    def __init__(self, ref_point: Tensor) -> None:
-        self.ref_point, self.state = ref_point, {}
+    def __init__(self, problem: Problem, strategy: Strategy, seeds: Sequence[int]) -> None:
+        self.problem, self.strategy, self.noise_scale = problem, strategy, problem.noise_scale
+        self.noise_seeds, self.state = [derive_seed(seed, 0, "noise") for seed in seeds], {}
 
-    def measure(self, strategy: Strategy, columns: Columns) -> Columns:
-        values, count = columns["values"], columns["values"].shape[1]
-        values = torch.cat([self.state.get("values", values[:, :0]), values], dim=1)
-        self.state = {"values": values}
-        ends = range(values.shape[1] - count + 1, values.shape[1] + 1)
-        volumes = torch.stack([hypervolume(values[:, :end], self.ref_point) for end in ends], dim=1)
-        return {"x": columns["x"], "y": columns["y"], "hypervolume": volumes}
+    def evaluate(self, x: Tensor) -> Tensor:
+        return self.problem.function(x.flatten(end_dim=-2)).to(x).reshape(*x.shape[:-1], self.problem.num_tasks)
+
+    def measure(self, columns: Columns) -> Columns:
+        new = columns["values"]
+        values = self.state["values"] = torch.cat([self.state.get("values", new[:, :0]), new], dim=1)
+        ends = range(values.shape[1] - new.shape[1] + 1, values.shape[1] + 1)
+        ref_point = self.problem.ref_point.to(values)
+        return {"hypervolume": torch.stack([hypervolume(values[:, :end], ref_point) for end in ends], dim=1)}
 
 
-def _require_comparable(strategies: object, problems: object, seeds: Sequence[int], rounds: int, batch: int) -> None:
-    for what, given in (("strategies", strategies), ("problems", problems)):
-        if not isinstance(given, Mapping) or not given:
-            raise ValueError(f"{what} should be a dictionary with at least one name, got {given!r}. Name each.")
-        for name in given:
-            if not isinstance(name, str) or not NAME.fullmatch(name):
-                raise ValueError(
-                    f"{what} should have names of letters, digits, spaces and .+-=(), got {name!r}. Rename it."
-                )
-    assert isinstance(strategies, Mapping)
-    assert isinstance(problems, Mapping)
-    for name, build in strategies.items():
-        if not callable(build):
-            raise ValueError(f"strategies should be classes or functions, got {build!r} for {name!r}. Pass the class.")
-    for name, problem in problems.items():
-        if not isinstance(problem, Problem | MultiObjectiveTestProblem):
+def _require_names(what: str, given: object) -> None:
+    if not isinstance(given, Mapping) or not given:
+        raise ValueError(f"{what} should be a dictionary with at least one name, got {given!r}. Name each.")
+    for name in given:
+        if not isinstance(name, str) or not NAME.fullmatch(name):
             raise ValueError(
-                f"problems should be of the kind Problem, or BoTorch's with several objectives, got {problem!r} for "
-                f"{name!r}. Wrap a function in Problem."
+                f"{what} should have names of letters, digits, spaces and .+-=(), got {name!r}. Rename it."
             )
-        if isinstance(problem, ConstrainedBaseTestProblem):
-            raise ValueError(
-                f"problems should have no constraints, got {type(problem).__name__} for {name!r}, whose hypervolume "
-                "would count infeasible points. Wrap its objectives in Problem."
-            )
-    require_count("rounds", rounds, "Pass the number of evaluations.")
-    require_count("batch", batch, "Pass the number of seeds that run side by side.")
-    for seed in seeds:
-        require_seed("seeds", seed)
-    if not len(seeds) or len(set(seeds)) < len(seeds):
-        raise ValueError(f"seeds should be different numbers, at least one, got {list(seeds)}. Pass range(5).")
+
+
+def _adopt(name: str, problem: object) -> Problem:
+    """Return a problem of BoTorch's as one of ours."""
+    if isinstance(problem, Problem):
+        return problem
+    if not isinstance(problem, MultiObjectiveTestProblem) or isinstance(problem, ConstrainedBaseTestProblem):
+        raise ValueError(
+            "problems should be of the kind Problem, or BoTorch's with several objectives and no constraints, got "
+            f"{problem!r} for {name!r}. Wrap a function in Problem."
+        )
+    noise = problem.noise_std
+    scales = set(noise) if isinstance(noise, list) else {noise or 0.0}
+    if len(scales) > 1:
+        raise ValueError(f"problems should have the same noise for all objectives, got {noise}. Wrap it in Problem.")
+    return Problem(partial(problem, noise=False), problem.bounds, problem.ref_point, float(scales.pop()))

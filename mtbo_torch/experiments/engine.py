@@ -57,11 +57,9 @@ class Work:
             rest = [part for part in parts if part not in begun]
             for store in stores.values():
                 store.begin()
-            if executor is None and can_continue:
-                _run_here(begun + rest, stores)
-            else:
-                _run_here(begun, stores)
-                _run_whole(rest, stores, executor)
+            is_kept = executor is None and can_continue
+            _run_here(begun + rest if is_kept else begun, stores)
+            _run_whole([] if is_kept else rest, stores, executor)
             for name, store in stores.items():
                 store.finish(self.benchmarks[name].algorithms)
             return [self._collect(panel, stores) for panel in self.panels]

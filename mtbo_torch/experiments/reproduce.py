@@ -19,10 +19,9 @@ from mtbo_torch.experiments.engine import Work
 from mtbo_torch.experiments.instances import Instances, derive_seed
 from mtbo_torch.experiments.panels import EXPERIMENTS, PANELS, Settings, build_instances
 from mtbo_torch.experiments.results import Panel, PanelResult
-from mtbo_torch.experiments.runner import Benchmark, Columns, Judge, Trials
+from mtbo_torch.experiments.runner import Benchmark, Columns, Trials
 from mtbo_torch.metrics import RegretTracker, regret_certificate
 from mtbo_torch.problems import FieldProblem, paper
-from mtbo_torch.strategies import Strategy
 from mtbo_torch.strategies.kernelized import KernelStrategy
 from mtbo_torch.strategies.reference import MOST_TASKS
 
@@ -118,34 +117,41 @@ class PaperBenchmark(Benchmark):
         return build_instances(self.name, tuple(trials), self.settings, self.field)
 
     def start(self, algorithm: str, trials: Sequence[int]) -> Trials:
-        instances, scalarization = self.build_instances(trials), EXPERIMENTS[self.name].scalarization
-        strategy = ALGORITHMS[algorithm](instances, scalarization, [self._derive_seed(i, "strategy") for i in trials])
-        fixed = torch.Generator().manual_seed(self._derive_seed(-1, "Bayes weights"))
-        bayes = strategy.weights.sample(paper.NUM_BAYES_WEIGHTS, generator=fixed, dtype=torch.double)
-        judge = RegretJudge(
-            scalarization,
-            lambda weights: instances.find_best(scalarization, weights),
-            bayes.to(self.settings.like),
-            instances.attainable,
-        )
-        judge.has_certificate = algorithm in CERTIFIED
-        noise_seeds = [self._derive_seed(i, "noise") for i in trials]
-        return Trials(strategy, instances.evaluate, instances.noise_scale, noise_seeds, judge)
+        return PaperTrials(self, algorithm, trials)
 
-    def _derive_seed(self, trial: int, purpose: str) -> int:
+    def derive_seed(self, trial: int, purpose: str) -> int:
+        """Derive the seed of one source of randomness of one trial."""
         return derive_seed(self.settings.seed, trial, purpose)
 
 
-class RegretJudge(RegretTracker, Judge):
-    """Measures regrets, and bounds on them where the algorithm has any.
+class PaperTrials(Trials):
+    """Trials of an algorithm, measured by regrets, and by bounds on them where the algorithm has any."""
 
-    Attributes:
-        has_certificate: True if a bound follows from the radius and the norms.
-    """
+    def __init__(self, benchmark: PaperBenchmark, algorithm: str, trials: Sequence[int]) -> None:
+        self.instances, self.scalarization = (
+            benchmark.build_instances(trials),
+            EXPERIMENTS[benchmark.name].scalarization,
+        )
+        seeds = [benchmark.derive_seed(trial, "strategy") for trial in trials]
+        self.strategy = ALGORITHMS[algorithm](self.instances, self.scalarization, seeds)
+        self.has_certificate = algorithm in CERTIFIED
+        self.noise_scale = self.instances.noise_scale
+        self.noise_seeds = [benchmark.derive_seed(trial, "noise") for trial in trials]
+        fixed = torch.Generator().manual_seed(benchmark.derive_seed(-1, "Bayes weights"))
+        bayes = self.strategy.weights.sample(paper.NUM_BAYES_WEIGHTS, generator=fixed, dtype=torch.double)
+        self.tracker = RegretTracker(
+            self.scalarization,
+            lambda weights: self.instances.find_best(self.scalarization, weights),
+            bayes.to(benchmark.settings.like),
+            self.instances.attainable,
+        )
+        self.state = self.tracker.state
 
-    has_certificate = False
+    def evaluate(self, x: Tensor) -> Tensor:
+        return self.instances.evaluate(x)
 
-    def watch(self, strategy: Strategy, x: Tensor) -> Columns:
+    def watch(self, x: Tensor) -> Columns:
+        strategy = self.strategy
         row = {"weights": strategy.asked_weights}
         if self.has_certificate and isinstance(strategy, KernelStrategy):
             lipschitz = self.scalarization(strategy.asked_weights.squeeze(-2)).lipschitz
@@ -153,22 +159,21 @@ class RegretJudge(RegretTracker, Judge):
             row["bounds"] = torch.stack([lipschitz, strategy.radius, norm], dim=-1).unsqueeze(-2)
         return row
 
-    def measure(self, strategy: Strategy, columns: Columns) -> Columns:
-        measures = self.update(columns["weights"], columns["values"])
-        certificate = self._certify(strategy, columns.get("bounds"))
+    def measure(self, columns: Columns) -> Columns:
+        measures = self.tracker.update(columns["weights"], columns["values"])
+        certificate = self._certify(columns.get("bounds"))
         if certificate is not None:
-            count = columns["x"].shape[1]
             numbers = torch.arange(1, certificate.shape[1] + 1).to(certificate)
-            measures["certificate"] = certificate[:, -count:] / numbers[-count:]
-        return {name: columns[name] for name in ("weights", "x", "y")} | measures
+            measures["certificate"] = (certificate / numbers)[:, -columns["x"].shape[1] :]
+        return measures
 
-    def _certify(self, strategy: Strategy, bounds: Tensor | None) -> Tensor | None:
+    def _certify(self, bounds: Tensor | None) -> Tensor | None:
         """Return the bounds of the regret after each round, ``b x t``, given the latest radii and norms, if any."""
         if bounds is not None:
             self.state["bounds"] = torch.cat([self.state.get("bounds", bounds[:, :0]), bounds], dim=1)
             return regret_certificate(*self.state["bounds"].unbind(dim=-1))
-        if isinstance(strategy, KernelStrategy) and strategy.bound == "mixture":
-            return strategy.certificate()
+        if isinstance(self.strategy, KernelStrategy) and self.strategy.bound == "mixture":
+            return self.strategy.certificate()
         return None
 
 

@@ -20,45 +20,36 @@ BLOCK = 10
 Columns = dict[str, Tensor]
 
 
-class Judge(ABC):
-    """Measures how well a strategy does, block by block.
+class Trials(ABC):
+    """Trials of one algorithm side by side: what it runs on, and how well it does.
 
     Attributes:
-        state: Everything needed to continue after any block.
+        strategy: With b trials.
+        noise_scale: The standard deviation of the noise.
+        noise_seeds: Of each trial.
+        state: What is needed besides the strategy to continue after any block; changed in place.
     """
 
+    strategy: Strategy
+    noise_scale: float
+    noise_seeds: Sequence[int]
     state: dict[str, Tensor]
 
-    def watch(self, strategy: Strategy, x: Tensor) -> Columns:
+    @abstractmethod
+    def evaluate(self, x: Tensor) -> Tensor:
+        """Return the true values ``b x 1 x n`` at points ``b x 1 x d``."""
+
+    def watch(self, x: Tensor) -> Columns:
         """Return what to note of points ``b x 1 x d`` before their values are told, each ``b x 1 x k``."""
         return {}
 
     @abstractmethod
-    def measure(self, strategy: Strategy, columns: Columns) -> Columns:
-        """Return the measures of q rounds, each ``b x q``, and what else to keep of their columns.
+    def measure(self, columns: Columns) -> Columns:
+        """Return the measures of q rounds, each ``b x q``.
 
         The columns are those of :meth:`watch`, the points ``x``, what was observed there, ``y``, and the true
         ``values``.
         """
-
-
-@dataclass(frozen=True)
-class Trials:
-    """Trials of one algorithm that are about to begin.
-
-    Attributes:
-        strategy: With b trials side by side.
-        evaluate: Takes ``b x 1 x d`` points to their true values ``b x 1 x n``.
-        noise_scale: The standard deviation of the noise.
-        noise_seeds: Of each trial.
-        judge: Measures how well it does.
-    """
-
-    strategy: Strategy
-    evaluate: Callable[[Tensor], Tensor]
-    noise_scale: float
-    noise_seeds: Sequence[int]
-    judge: Judge
 
 
 class Benchmark(ABC):
@@ -127,18 +118,17 @@ class Run:
         count = min(BLOCK - self.round % BLOCK, self.part.benchmark.rounds - self.round)
         columns = join([self._play() for _ in range(count)])
         self.round += count
-        columns = self.trials.judge.measure(self.trials.strategy, columns)
+        columns |= self.trials.measure(columns)
         return {name: column.double().cpu() for name, column in columns.items()}
 
     def _play(self) -> Columns:
-        strategy = self.trials.strategy
-        asked = self._time(strategy.ask)
+        asked = self._time(self.trials.strategy.ask)
         x = asked.reshape(len(self.noise), 1, -1)
         values = self.trials.evaluate(x)
         draws = [torch.randn(1, values.shape[-1], generator=g, dtype=torch.double) for g in self.noise]
         y = values + self.trials.noise_scale * torch.stack(draws).to(values)
-        row = {"x": x, "y": y, "values": values} | self.trials.judge.watch(strategy, x)
-        self._time(strategy.tell, asked, y.reshape(*asked.shape[:-1], -1))
+        row = {"x": x, "y": y, "values": values} | self.trials.watch(x)
+        self._time(self.trials.strategy.tell, asked, y.reshape(*asked.shape[:-1], -1))
         return row
 
     def _time(self, step: Callable[..., Any], *arguments: Tensor) -> Any:
@@ -154,7 +144,7 @@ class Run:
             "seconds": self.seconds,
             "strategy": self.trials.strategy.state_dict(),
             "noise": [generator.get_state() for generator in self.noise],
-            "judge": dict(self.trials.judge.state),
+            "measured": dict(self.trials.state),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -163,10 +153,8 @@ class Run:
         for generator, value in zip(self.noise, state["noise"], strict=True):
             generator.set_state(value)
         like = self.trials.strategy.train_X
-        self.trials.judge.state = {
-            name: value.to(like) if value.is_floating_point() else value.to(like.device)
-            for name, value in state["judge"].items()
-        }
+        for name, value in state["measured"].items():
+            self.trials.state[name] = value.to(like) if value.is_floating_point() else value.to(like.device)
         self.round, self.seconds = state["round"], state["seconds"]
 
 
