@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import platform
 import sys
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -44,8 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.command is None:
         parser.error("a command is required: demo or reproduce")
     try:
-        if importlib.util.find_spec("matplotlib") is None:
-            raise ValueError("The figures need matplotlib, got none. Install mtbo_torch[plot].")
+        import_module("mtbo_torch.plotting")  # before all the work, if it cannot be
         options.run(options)
     except KeyboardInterrupt:
         parser.exit(130, "mtbo-torch: interrupted; give the same command again to continue.\n")
@@ -53,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         parser.exit(2, f"mtbo-torch: {error.filename or options.out} cannot be used: {error.strerror or error}.\n")
-    except ValueError as error:
+    except (ValueError, ImportError) as error:
         parser.exit(2, f"mtbo-torch: {error}\n")
 
 
@@ -165,8 +164,6 @@ def _resolve_scheduler(options: argparse.Namespace) -> str | None:
         return None
     if options.scheduler is None:
         raise ValueError("--executor dask should come with the address of a scheduler, got none. Add --scheduler.")
-    if importlib.util.find_spec("distributed") is None:
-        raise ValueError("--executor dask needs dask.distributed, got none. Install mtbo_torch[cluster].")
     address: str = options.scheduler
     return address
 

@@ -21,6 +21,7 @@ from botorch.acquisition.multi_objective.objective import (
 )
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models import ModelListGP, SingleTaskGP
+from botorch.utils import sampling
 from botorch.utils.multi_objective.hypervolume import Hypervolume
 from botorch.utils.multi_objective.pareto import is_non_dominated
 from catalogue import data, icm, rbf
@@ -406,6 +407,29 @@ def test_one_line_saves_and_loads(tmp_path: Path) -> None:
     (point,), (again,) = (c.get_next_trials(max_trials=1).values() for c in (client, loaded))
     assert again["x"] == pytest.approx(point["x"], abs=1e-4)
     assert 0 <= again["x"] <= 5
+
+
+@pytest.mark.parametrize(("num_choices", "burn_in"), [(2, 256), pytest.param(11, 10_000, marks=pytest.mark.slow)])
+def test_walks_between_limits_are_short(num_choices: int, burn_in: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more than ten combinations, Ax has another optimizer, which takes no such options."""
+    walks, walk = [], sampling.sample_polytope
+
+    def count_steps(**arguments: Any) -> Tensor:
+        walks.append(arguments["n0"])
+        return walk(**arguments)
+
+    client = Client(random_seed=0)
+    kinds = ChoiceParameterConfig(name="kind", parameter_type="int", values=list(range(num_choices)), is_ordered=False)
+    floats = [RangeParameterConfig(name=name, parameter_type="float", bounds=(0.0, 5.0)) for name in ("x", "y")]
+    client.configure_experiment([*floats, kinds], parameter_constraints=["x + y <= 1.5"])
+    client.configure_optimization(objective="-cost, output")
+    client.set_generation_strategy(make_generation_strategy(num_initial=3, seed=0))
+    run(client, 3, lambda point: evaluated({"x": point["x"], "y": point["y"]}))
+    monkeypatch.setattr(sampling, "sample_polytope", count_steps)
+    (point,) = client.get_next_trials(max_trials=1).values()
+    assert walks
+    assert set(walks) == {burn_in}
+    assert point["x"] + point["y"] <= 1.5 + 1e-6
 
 
 # Where a metric is missing, Ax models each metric by itself; then the optimizer's first steps may be flat.

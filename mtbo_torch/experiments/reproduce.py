@@ -232,8 +232,10 @@ def _connect(scheduler: str | None) -> Iterator[Executor | None]:
     if scheduler is None:
         yield None
         return
-    from distributed import Client, KilledWorker
-
+    try:
+        from distributed import Client, KilledWorker
+    except ImportError:
+        raise ImportError('A cluster needs Dask. Run: pip install "mtbo-torch[cluster]"') from None
     try:
         client = Client(scheduler, timeout=SECONDS_TO_CONNECT)
     except (OSError, ValueError) as error:
