@@ -18,8 +18,8 @@ from torch import Tensor
 import mtbo_torch
 from mtbo_torch.display import format_mean_and_sd, format_text_table, progress_bar
 from mtbo_torch.experiments.algorithms import ALGORITHMS, DEFAULT_ALGORITHMS, resolve_names
-from mtbo_torch.experiments.panels import PANELS, Settings
-from mtbo_torch.experiments.reproduce import PaperBenchmark, Request, reproduce
+from mtbo_torch.experiments.panels import PANELS, Settings, build_instances
+from mtbo_torch.experiments.reproduce import Request, make_benchmark, reproduce
 from mtbo_torch.experiments.runner import Part, Run, join
 from mtbo_torch.problems import load_sensors, load_soil, paper
 from mtbo_torch.report import METRIC_NAMES, give_verdicts, load_facts, write_index, write_panel
@@ -172,7 +172,8 @@ def run_demo(trials: int, rounds: int, out: Path) -> None:
     """Run MT-KB and random search on the paper's RKHS functions with two tasks, all trials as one batch."""
     from mtbo_torch.plotting import save_demo
 
-    benchmark, numbers = PaperBenchmark("rkhs-2-chebyshev", Settings(rounds=rounds)), tuple(range(trials))
+    settings, numbers = Settings(rounds=rounds), tuple(range(trials))
+    benchmark = make_benchmark("rkhs-2-chebyshev", settings)
     columns = {}
     with progress_bar(2 * rounds, "optimizing") as bar:
         for algorithm in ("MT-KB", "random"):
@@ -184,7 +185,7 @@ def run_demo(trials: int, rounds: int, out: Path) -> None:
     curves = {name: values["average_regret"] for name, values in columns.items()}
     print("time-average regret, mean ± standard deviation")
     _print_table(curves)
-    instances = benchmark.build_instances(numbers)
+    instances = build_instances(benchmark.name, numbers, settings, None)
     assert instances.attainable is not None
     widest = int(is_non_dominated(instances.attainable).sum(dim=-1).argmax())  # the most interesting front
     save_demo(curves, instances.attainable[widest], instances.evaluate(columns["MT-KB"]["x"])[widest], out)

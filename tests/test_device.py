@@ -36,7 +36,7 @@ from mtbo_torch import (
     exact_radius,
 )
 from mtbo_torch.experiments.panels import Settings
-from mtbo_torch.experiments.reproduce import PaperBenchmark
+from mtbo_torch.experiments.reproduce import make_benchmark
 from mtbo_torch.experiments.runner import Part, run_part
 from mtbo_torch.kernels import ScalarAdapter
 from mtbo_torch.linalg import posterior_cholesky
@@ -755,7 +755,7 @@ def test_runs(place: Place, algorithm: str) -> None:
     columns = []
     for device in ("cpu", place.device.type):
         columns.append(
-            run_part(Part(PaperBenchmark("rkhs-2-chebyshev", Settings(rounds=6, device=device)), algorithm, (0, 1)))[0]
+            run_part(Part(make_benchmark("rkhs-2-chebyshev", Settings(rounds=6, device=device)), algorithm, (0, 1)))[0]
         )
     assert columns[0].keys() == columns[1].keys()
     for name, column in columns[1].items():

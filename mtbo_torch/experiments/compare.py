@@ -169,7 +169,7 @@ def compare(
     if not len(seeds) or len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds should be different numbers, at least one, got {list(seeds)}. Pass range(5).")
     own = {name: _adopt(name, problem) for name, problem in problems.items()}
-    benchmarks = {name: _ProblemBenchmark(name, problem, strategies, rounds) for name, problem in own.items()}
+    benchmarks = {name: _make_benchmark(name, problem, strategies, rounds) for name, problem in own.items()}
     first, *others = strategies
     claims = tuple(Claim(f"{first} ends above {other}", "above", (first, other)) for other in others)
     panels = [Panel(name, str(problem), {"": name}, "hypervolume", claims) for name, problem in own.items()]
@@ -179,39 +179,27 @@ def compare(
         return Comparison(work.run(Path(out), executor, can_continue=path is not None), tuple(seeds))
 
 
-class _ProblemBenchmark(Benchmark):
-    """A problem with strategies of one's own."""
-
-    measures = ("hypervolume",)
-
-    def __init__(self, name: str, problem: Problem, strategies: Strategies, rounds: int) -> None:
-        self.name, self.problem, self.rounds = name, problem, rounds
-        self.strategies, self.algorithms = dict(strategies), list(strategies)
-
-    def describe(self) -> dict[str, Any]:
-        facts = {"mtbo_torch": mtbo_torch.__version__, "problem": self.name, "rounds": self.rounds}
-        numbers = {name: getattr(self.problem, name).tolist() for name in ("bounds", "ref_point")}
-        return facts | numbers | {"noise_scale": self.problem.noise_scale}
-
-    def count_columns(self) -> dict[str, int]:
-        return {"x": self.problem.bounds.shape[-1], "y": self.problem.num_tasks}
-
-    def start(self, algorithm: str, trials: Sequence[int]) -> Trials:
-        seed = list(trials) if len(trials) > 1 else trials[0]
-        strategy = self.strategies[algorithm](self.problem.num_tasks, bounds=self.problem.bounds.double(), seed=seed)
-        if strategy.batch_shape.numel() != len(trials):
-            raise ValueError(
-                f"{algorithm} should run {len(trials)} seeds side by side, got a strategy of "
-                f"{strategy.batch_shape.numel()}. Let it pass the list `seed` on, or use batch=1."
-            )
-        return _ProblemTrials(self.problem, strategy, trials)
+def _make_benchmark(name: str, problem: Problem, strategies: Strategies, rounds: int) -> Benchmark:
+    numbers = {what: getattr(problem, what).tolist() for what in ("bounds", "ref_point")}
+    facts = {"mtbo_torch": mtbo_torch.__version__, "problem": name, "rounds": rounds, **numbers}
+    facts["noise_scale"] = problem.noise_scale
+    sizes = {"x": problem.bounds.shape[-1], "y": problem.num_tasks}
+    start = partial(_ProblemTrials, problem, dict(strategies))
+    return Benchmark(name, facts, sizes, ("hypervolume",), list(strategies), start)
 
 
 class _ProblemTrials(Trials):
     """Trials of a strategy, measured by the hypervolume of the true values so far."""
 
-    def __init__(self, problem: Problem, strategy: Strategy, seeds: Sequence[int]) -> None:
-        self.problem, self.strategy, self.noise_scale = problem, strategy, problem.noise_scale
+    def __init__(self, problem: Problem, strategies: Strategies, name: str, seeds: Sequence[int]) -> None:
+        seed = list(seeds) if len(seeds) > 1 else seeds[0]
+        self.strategy = strategies[name](problem.num_tasks, bounds=problem.bounds.double(), seed=seed)
+        if self.strategy.batch_shape.numel() != len(seeds):
+            raise ValueError(
+                f"{name} should run {len(seeds)} seeds side by side, got a strategy of "
+                f"{self.strategy.batch_shape.numel()}. Let it pass the list `seed` on, or use batch=1."
+            )
+        self.problem, self.noise_scale = problem, problem.noise_scale
         self.noise_seeds, self.state = [derive_seed(seed, 0, "noise") for seed in seeds], {}
 
     def evaluate(self, x: Tensor) -> Tensor:

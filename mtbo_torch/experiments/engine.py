@@ -51,7 +51,7 @@ class Work:
             ValueError: If the folder holds results of other settings or damaged files; then nothing is written.
         """
         with lock_folder(out):
-            stores = {name: _open_store(out, benchmark) for name, benchmark in self.benchmarks.items()}
+            stores = {name: Store(out / "runs" / name, benchmark) for name, benchmark in self.benchmarks.items()}
             parts = [part for name in self.benchmarks for part in self._plan(name, stores[name])]
             begun = [part for part in parts if _is_active(stores[part.benchmark.name], part)]
             rest = [part for part in parts if part not in begun]
@@ -60,8 +60,8 @@ class Work:
             is_kept = executor is None and can_continue
             _run_here(begun + rest if is_kept else begun, stores)
             _run_whole([] if is_kept else rest, stores, executor)
-            for name, store in stores.items():
-                store.finish(self.benchmarks[name].algorithms)
+            for store in stores.values():
+                store.finish()
             return [self._collect(panel, stores) for panel in self.panels]
 
     def _plan(self, name: str, store: Store) -> list[Part]:
@@ -92,11 +92,6 @@ class Work:
                 seconds[label or algorithm] = stores[name].seconds[algorithm]
         settings = {name: stores[name].settings for name in panel.experiments.values()}
         return PanelResult(panel, columns, seconds, settings)
-
-
-def _open_store(out: Path, benchmark: Benchmark) -> Store:
-    folder = out / "runs" / benchmark.name
-    return Store(folder, benchmark.describe(), benchmark.count_columns(), benchmark.measures)
 
 
 def _is_active(store: Store, part: Part) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 import mtbo_torch
 from mtbo_torch.experiments.algorithms import ALGORITHMS, CERTIFIED, DEFAULT_ALGORITHMS
 from mtbo_torch.experiments.engine import Work
-from mtbo_torch.experiments.instances import Instances, derive_seed
+from mtbo_torch.experiments.instances import derive_seed
 from mtbo_torch.experiments.panels import EXPERIMENTS, PANELS, Settings, build_instances
 from mtbo_torch.experiments.results import Panel, PanelResult
 from mtbo_torch.experiments.runner import Benchmark, Columns, Trials
@@ -69,80 +70,46 @@ class Request:
     scheduler: str | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class PaperBenchmark(Benchmark):
-    """An experiment of the paper, with all algorithms and regrets.
-
-    Attributes:
-        name: The name of the experiment.
-        settings: The settings that all runs share.
-        field: The data of the experiment, if it needs any.
-    """
-
-    name: str
-    settings: Settings
-    field: FieldProblem | None = None
-    algorithms = tuple(ALGORITHMS)
-    measures = REGRETS
-
-    @property
-    def rounds(self) -> int:  # type: ignore[override]
-        """The number of rounds T."""
-        return self.settings.rounds
-
-    def describe(self) -> dict[str, Any]:
-        constants = {name.lower(): value for name, value in vars(paper).items() if name.isupper()}
-        del constants["open_choices"]
-        facts: dict[str, Any] = {"mtbo_torch": mtbo_torch.__version__, "experiment": self.name}
-        facts |= asdict(self.settings) | {"paper": constants}
-        if not EXPERIMENTS[self.name].knows_norm:
-            facts["norm_bound"] = "paper"
-        if self.field is not None:
-            tensors = (self.field.choices, self.field.values, self.field.task_covar)
-            facts["data"] = {
-                "report": self.field.report,
-                "lengthscale": self.field.lengthscale,
-                "noise_scale": self.field.noise_scale,
-                "sha256": hashlib.sha256(torch.cat([part.flatten() for part in tensors]).numpy().tobytes()).hexdigest(),
-            }
-        return facts
-
-    def count_columns(self) -> dict[str, int]:
-        instances = self.build_instances((0,))
-        d = next(iter(instances.space.values())).shape[-1]
-        return {"weights": instances.num_tasks, "x": d, "y": instances.num_tasks}
-
-    def build_instances(self, trials: Sequence[int]) -> Instances:
-        """Build the functions of some trials, which all algorithms share."""
-        return build_instances(self.name, tuple(trials), self.settings, self.field)
-
-    def start(self, algorithm: str, trials: Sequence[int]) -> Trials:
-        return PaperTrials(self, algorithm, trials)
-
-    def derive_seed(self, trial: int, purpose: str) -> int:
-        """Derive the seed of one source of randomness of one trial."""
-        return derive_seed(self.settings.seed, trial, purpose)
+def make_benchmark(name: str, settings: Settings, field: FieldProblem | None = None) -> Benchmark:
+    """Make a benchmark of an experiment of the paper; `field` has its data, if it needs any."""
+    constants = {name.lower(): value for name, value in vars(paper).items() if name.isupper()}
+    del constants["open_choices"]
+    facts: dict[str, Any] = {"mtbo_torch": mtbo_torch.__version__, "experiment": name}
+    facts |= asdict(settings) | {"paper": constants}
+    if not EXPERIMENTS[name].knows_norm:
+        facts["norm_bound"] = "paper"
+    if field is not None:
+        numbers = torch.cat([tensor.flatten() for tensor in (field.choices, field.values, field.task_covar)])
+        facts["data"] = {
+            "report": field.report,
+            "lengthscale": field.lengthscale,
+            "noise_scale": field.noise_scale,
+            "sha256": hashlib.sha256(numbers.numpy().tobytes()).hexdigest(),
+        }
+    one = build_instances(name, (0,), settings, field)
+    sizes = {"weights": one.num_tasks, "x": next(iter(one.space.values())).shape[-1], "y": one.num_tasks}
+    return Benchmark(name, facts, sizes, REGRETS, tuple(ALGORITHMS), partial(PaperTrials, name, settings, field))
 
 
 class PaperTrials(Trials):
     """Trials of an algorithm, measured by regrets, and by bounds on them where the algorithm has any."""
 
-    def __init__(self, benchmark: PaperBenchmark, algorithm: str, trials: Sequence[int]) -> None:
-        self.instances, self.scalarization = (
-            benchmark.build_instances(trials),
-            EXPERIMENTS[benchmark.name].scalarization,
-        )
-        seeds = [benchmark.derive_seed(trial, "strategy") for trial in trials]
+    def __init__(
+        self, name: str, settings: Settings, field: FieldProblem | None, algorithm: str, trials: Sequence[int]
+    ) -> None:
+        self.scalarization = EXPERIMENTS[name].scalarization
+        self.instances = build_instances(name, tuple(trials), settings, field)
+        seeds = [derive_seed(settings.seed, trial, "strategy") for trial in trials]
         self.strategy = ALGORITHMS[algorithm](self.instances, self.scalarization, seeds)
         self.has_certificate = algorithm in CERTIFIED
         self.noise_scale = self.instances.noise_scale
-        self.noise_seeds = [benchmark.derive_seed(trial, "noise") for trial in trials]
-        fixed = torch.Generator().manual_seed(benchmark.derive_seed(-1, "Bayes weights"))
+        self.noise_seeds = [derive_seed(settings.seed, trial, "noise") for trial in trials]
+        fixed = torch.Generator().manual_seed(derive_seed(settings.seed, -1, "Bayes weights"))
         bayes = self.strategy.weights.sample(paper.NUM_BAYES_WEIGHTS, generator=fixed, dtype=torch.double)
         self.tracker = RegretTracker(
             self.scalarization,
             lambda weights: self.instances.find_best(self.scalarization, weights),
-            bayes.to(benchmark.settings.like),
+            bayes.to(settings.like),
             self.instances.attainable,
         )
         self.state = self.tracker.state
@@ -184,7 +151,11 @@ def reproduce(request: Request) -> tuple[list[PanelResult], list[str]]:
         ValueError: If the folder holds results of other settings or damaged files; then nothing is written.
     """
     panels, notes = _select_panels(request)
-    benchmarks = {name: _make_benchmark(name, request) for panel in panels for name in panel.experiments.values()}
+    benchmarks = {
+        name: make_benchmark(name, request.settings, request.fields.get(EXPERIMENTS[name].data or ""))
+        for panel in panels
+        for name in panel.experiments.values()
+    }
     needed: dict[str, list[str]] = {}
     for panel in panels:
         chosen = ("MT-KB",) if panel.is_sweep else request.algorithms
@@ -214,12 +185,8 @@ def _select_panels(request: Request) -> tuple[list[Panel], list[str]]:
     return panels, notes
 
 
-def _make_benchmark(name: str, request: Request) -> PaperBenchmark:
-    return PaperBenchmark(name, request.settings, request.fields.get(EXPERIMENTS[name].data or ""))
-
-
-def _select_algorithms(benchmark: PaperBenchmark, algorithms: Sequence[str]) -> tuple[list[str], list[str]]:
-    num_tasks = benchmark.build_instances((0,)).num_tasks
+def _select_algorithms(benchmark: Benchmark, algorithms: Sequence[str]) -> tuple[list[str], list[str]]:
+    num_tasks = benchmark.sizes["y"]
     too_many = num_tasks > MOST_TASKS
     wanted = [name for name in algorithms if not (too_many and name == "qLogNEHVI")]
     note = f"qLogNEHVI is left out of {benchmark.name}: it takes at most {MOST_TASKS} tasks, not {num_tasks}."

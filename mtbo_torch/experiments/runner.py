@@ -52,32 +52,30 @@ class Trials(ABC):
         """
 
 
-class Benchmark(ABC):
+@dataclass(frozen=True, eq=False)
+class Benchmark:
     """A problem, the algorithms that can run on it, and what is measured.
 
     Attributes:
         name: The name of the folder with its results.
-        rounds: The number of rounds of each trial.
-        algorithms: The names of all algorithms, in the order of the table.
+        settings: Everything that determines the numbers, as plain data, among it the number of `rounds`.
+        sizes: How many columns the table has for weights, points and observations.
         measures: The names of what is measured.
+        algorithms: The names of all algorithms, in the order of the table.
+        start: Takes the name of an algorithm and the numbers of some trials to these trials, about to begin.
     """
 
     name: str
-    rounds: int
-    algorithms: Sequence[str]
+    settings: dict[str, Any]
+    sizes: Mapping[str, int]
     measures: Sequence[str]
+    algorithms: Sequence[str]
+    start: Callable[[str, Sequence[int]], Trials]
 
-    @abstractmethod
-    def describe(self) -> dict[str, Any]:
-        """Return everything that determines the numbers, as plain data."""
-
-    @abstractmethod
-    def count_columns(self) -> Mapping[str, int]:
-        """Return how many columns the table has for weights, points and observations."""
-
-    @abstractmethod
-    def start(self, algorithm: str, trials: Sequence[int]) -> Trials:
-        """Return some trials of an algorithm, about to begin."""
+    @property
+    def rounds(self) -> int:
+        """The number of rounds of each trial."""
+        return int(self.settings["rounds"])
 
 
 @dataclass(frozen=True)

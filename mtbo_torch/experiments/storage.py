@@ -7,7 +7,7 @@ import io
 import json
 import os
 import reprlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from mtbo_torch.checks import checksum
+from mtbo_torch.experiments.runner import Benchmark
 
 KEYS = ("algorithm", "trial", "round")
 STATE = {"settings", "rounds", "rows", "seconds", "active"}
@@ -100,23 +101,19 @@ class Store:
     depend on the order of the lines, so a sorted table needs no new state.
 
     Args:
-        folder: The folder of the benchmark.
-        settings: Everything that determines its numbers.
-        sizes: How many columns there are for weights, points and observations.
-        measures: The names of what is measured.
+        folder: The folder.
+        benchmark: What runs there.
 
     Raises:
         ValueError: If the folder holds results of other settings or damaged files.
     """
 
-    def __init__(
-        self, folder: Path, settings: dict[str, Any], sizes: Mapping[str, int], measures: Sequence[str]
-    ) -> None:
+    def __init__(self, folder: Path, benchmark: Benchmark) -> None:
         self._remedy = f"Choose another folder, or delete {folder}."
-        self.folder, self.settings = folder, json.loads(json.dumps(settings))
-        self.wide, self.measures = list(sizes), list(measures)
-        wide = [f"{name}_{i + 1}" for name, size in sizes.items() for i in range(size)]
-        self.header = ",".join([*KEYS, *wide, *measures]).encode()
+        self.folder, self.benchmark = folder, benchmark
+        self.settings = json.loads(json.dumps(benchmark.settings))
+        wide = [f"{name}_{i + 1}" for name, size in benchmark.sizes.items() for i in range(size)]
+        self.header = ",".join([*KEYS, *wide, *benchmark.measures]).encode()
         self.rounds: dict[str, dict[int, int]] = {}
         self.rows = 0
         self.seconds: dict[str, float] = {}
@@ -162,9 +159,10 @@ class Store:
         self.active = active
         self._commit()
 
-    def finish(self, algorithms: Sequence[str]) -> None:
-        """Sort the table, so that it does not depend on the order of its parts; algorithms that are not named last."""
-        order = {name: i for i, name in enumerate([*algorithms, *sorted(self.rounds.keys() - set(algorithms))])}
+    def finish(self) -> None:
+        """Sort the table, so that it does not depend on the order of its parts; other algorithms last."""
+        known = self.benchmark.algorithms
+        order = {name: i for i, name in enumerate([*known, *sorted(self.rounds.keys() - set(known))])}
         rows = [line.decode().split(",") for line in self._read_lines()]
         rows.sort(key=lambda row: (order[row[0]], int(row[1]), int(row[2])))
         self._write_table([",".join(row).encode() for row in rows])
@@ -178,21 +176,21 @@ class Store:
             row = line.decode().split(",")
             if row[0] in places and row[1] in order:
                 places[row[0]].append([order[row[1]], int(row[2]) - 1])
-                numbers[row[0]].append([float(cell or "nan") for cell in row[-len(self.measures) :]])
+                numbers[row[0]].append([float(cell or "nan") for cell in row[-len(self.benchmark.measures) :]])
         curves = {}
         for name in algorithms:
-            shape = (len(trials), self.settings["rounds"], len(self.measures))
+            shape = (len(trials), self.settings["rounds"], len(self.benchmark.measures))
             table = torch.full(shape, torch.nan, dtype=torch.double)
             table[tuple(torch.tensor(places[name]).T)] = torch.tensor(numbers[name], dtype=torch.double)
-            curves[name] = dict(zip(self.measures, table.unbind(dim=-1), strict=True))
+            curves[name] = dict(zip(self.benchmark.measures, table.unbind(dim=-1), strict=True))
         return curves
 
     def _format_lines(
         self, algorithm: str, trials: Sequence[int], first_round: int, columns: dict[str, Tensor]
     ) -> list[bytes]:
-        wide = torch.cat([columns[name] for name in self.wide], dim=-1).tolist()
+        wide = torch.cat([columns[name] for name in self.benchmark.sizes], dim=-1).tolist()
         absent = torch.full_like(columns["x"][..., 0], torch.nan)
-        measured = torch.stack([columns.get(name, absent) for name in self.measures], dim=-1).tolist()
+        measured = torch.stack([columns.get(name, absent) for name in self.benchmark.measures], dim=-1).tolist()
         lines = []
         for i, trial in enumerate(trials):
             for j, (cells, scores) in enumerate(zip(wide[i], measured[i], strict=True)):

@@ -13,6 +13,7 @@ import torch
 from mtbo_torch.experiments import storage
 from mtbo_torch.experiments.algorithms import ALGORITHMS
 from mtbo_torch.experiments.reproduce import REGRETS
+from mtbo_torch.experiments.runner import Benchmark, Trials
 from mtbo_torch.experiments.storage import Store, lock_folder
 
 SIZES = {"weights": 2, "x": 1, "y": 2}
@@ -20,7 +21,11 @@ SETTINGS = {"rounds": 6, "seed": 0, "paper": {"eta": 0.1}}
 
 
 def store(folder: Path, **changes: object) -> Store:
-    return Store(folder, SETTINGS | changes, SIZES, REGRETS)
+    return Store(folder, Benchmark("here", SETTINGS | changes, SIZES, REGRETS, tuple(ALGORITHMS), forbid))
+
+
+def forbid(*arguments: object) -> Trials:
+    raise AssertionError("nothing is run")
 
 
 def block(trials: int, rounds: int, start: float = 0.0) -> dict[str, torch.Tensor]:
@@ -60,7 +65,7 @@ def test_the_order_of_arrival_does_not_matter(tmp_path: Path) -> None:
         for i in order:
             name, trials, start = parts[i]
             one.append(name, trials, 1, block(1, 6, start), 1.0, None)
-        one.finish(list(ALGORITHMS))
+        one.finish()
         tables.append((folder / "results.csv").read_bytes())
     assert tables[0] == tables[1]
 
@@ -117,7 +122,7 @@ def test_killed_while_sorting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(Path, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        one.finish(list(ALGORITHMS))
+        one.finish()
     monkeypatch.undo()
     assert (tmp_path / "results.csv").read_bytes() != unsorted
     assert store(tmp_path).find_complete("random") == {0}
@@ -170,7 +175,7 @@ def take(name: str) -> Callable[[Path], None]:
 
     def damage(folder: Path) -> None:
         other = folder / "other"
-        one = Store(other, SETTINGS | {"seed": 1}, SIZES, REGRETS)
+        one = store(other, seed=1)
         one.begin()
         one.append("MT-KB", [0, 1], 1, block(2, 6, 5.0), 1.5, None)
         (other / name).replace(folder / name)
