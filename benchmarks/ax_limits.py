@@ -1,7 +1,7 @@
 """Time the first trial from a model in Ax, with and without a limit between parameters: ``make bench-ax``.
 
-CPU seconds of one thread, on a problem with six parameters, one of them a category, and three metrics. Ax's own
-generation strategy is beside ours, ours also with the settings that Ax has by default.
+CPU seconds of one thread, on a problem with six parameters, an integer and a category among them, and three metrics.
+Ax's own generation strategy is beside ours, ours also with the settings that Ax has by default.
 """
 
 from __future__ import annotations

@@ -81,6 +81,9 @@ def make_generation_strategy(num_initial: int = 5, seed: int | None = None, **op
         "acquisition_class": LimitedAcquisition,
         "botorch_acqf_class": LogAverageImprovement,
         "botorch_acqf_options": options,
+        # Where a metric is missing in one trial, the model of a fold has other parameters than that of all data.
+        "refit_on_cv": True,
+        "warm_start_refit": False,
     }
     first = GenerationStep(Generators.SOBOL, num_trials=num_initial, generator_kwargs={"seed": seed})
     search = {"model_gen_options": {"optimizer_kwargs": SEARCH}}

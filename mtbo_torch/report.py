@@ -48,12 +48,12 @@ def write_panel(result: PanelResult, out: Path) -> None:
     save_panel(
         f"{name}: {result.panel.title}",
         METRIC_NAMES[metric],
-        "linear" if metric == "hypervolume" else "log",
         result.curves,
         certificates,
         _is_guaranteed(result),
         _list_pairs(result),
         [folder / f"{name}.png", folder / f"{name}.svg"],
+        "linear" if metric == "hypervolume" else "log",
     )
     finals = {label: _select_finals(columns) for label, columns in result.columns.items()}
     write_atomically(folder / "summary.csv", _render_summary(finals, metric, result.seconds).encode())

@@ -11,6 +11,7 @@ import torch
 from ax.adapter.registry import Generators
 from ax.api.client import Client
 from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
+from ax.core.analysis_card import ErrorAnalysisCard
 from ax.generation_strategy.generation_node import GenerationStep
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generators.torch.botorch_modular.surrogate import ModelConfig, SurrogateSpec
@@ -411,7 +412,7 @@ def test_one_line_saves_and_loads(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("num_choices", "burn_in"), [(2, 256), pytest.param(11, 10_000, marks=pytest.mark.slow)])
 def test_walks_between_limits_are_short(num_choices: int, burn_in: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With more than ten combinations, Ax has another optimizer, which takes no such options."""
+    """With more than ten combinations of whole numbers, Ax has another optimizer, which takes no such options."""
     walks, walk = [], sampling.sample_polytope
 
     def count_steps(**arguments: Any) -> Tensor:
@@ -419,9 +420,9 @@ def test_walks_between_limits_are_short(num_choices: int, burn_in: int, monkeypa
         return walk(**arguments)
 
     client = Client(random_seed=0)
-    kinds = ChoiceParameterConfig(name="kind", parameter_type="int", values=list(range(num_choices)), is_ordered=False)
+    count = RangeParameterConfig(name="count", parameter_type="int", bounds=(1, num_choices))
     floats = [RangeParameterConfig(name=name, parameter_type="float", bounds=(0.0, 5.0)) for name in ("x", "y")]
-    client.configure_experiment([*floats, kinds], parameter_constraints=["x + y <= 1.5"])
+    client.configure_experiment([*floats, count], parameter_constraints=["x + y <= 1.5"])
     client.configure_optimization(objective="-cost, output")
     client.set_generation_strategy(make_generation_strategy(num_initial=3, seed=0))
     run(client, 3, lambda point: evaluated({"x": point["x"], "y": point["y"]}))
@@ -471,5 +472,7 @@ def test_one_line_with_everything(tmp_path: Path) -> None:
         if number == 2:
             client.save_to_json_file(str(tmp_path / "client.json"))
             client = Client.load_from_json_file(str(tmp_path / "client.json"))
-    assert client.compute_analyses(display=False)
+    cards = [card for group in client.compute_analyses(display=False) for card in group.flatten()]
+    assert len(cards) > 5
+    assert not [card for card in cards if isinstance(card, ErrorAnalysisCard)]
     assert client.get_pareto_frontier()

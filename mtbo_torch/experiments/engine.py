@@ -52,14 +52,16 @@ class Work:
         """
         with lock_folder(out):
             stores = {name: Store(out / "runs" / name, benchmark) for name, benchmark in self.benchmarks.items()}
-            parts = [part for name in self.benchmarks for part in self._plan(name, stores[name])]
-            begun = [part for part in parts if _is_active(stores[part.benchmark.name], part)]
-            rest = [part for part in parts if part not in begun]
+            plans = [self._plan(name, store) for name, store in stores.items()]
+            begun = [plan[0] for plan, store in zip(plans, stores.values(), strict=True) if store.active is not None]
+            rest = [part for plan in plans for part in plan if part not in begun]
             for store in stores.values():
                 store.begin()
-            is_kept = executor is None and can_continue
-            _run_here(begun + rest if is_kept else begun, stores)
-            _run_whole([] if is_kept else rest, stores, executor)
+            if executor is None and can_continue:
+                _run_here(begun + rest, stores)
+            else:
+                _run_here(begun, stores)
+                _run_whole(rest, stores, executor)
             for store in stores.values():
                 store.finish()
             return [self._collect(panel, stores) for panel in self.panels]
@@ -94,15 +96,8 @@ class Work:
         return PanelResult(panel, columns, seconds, settings)
 
 
-def _is_active(store: Store, part: Part) -> bool:
-    active = store.active
-    return active is not None and (active["algorithm"], tuple(active["trials"])) == (part.algorithm, part.trials)
-
-
 def _run_here(parts: Sequence[Part], stores: dict[str, Store]) -> None:
     """Run parts one after the other, and keep the state on the way."""
-    if not parts:
-        return
     with progress_bar(sum(part.benchmark.rounds for part in parts), "starting") as bar:
         for part in parts:
             bar.set_description(f"{part.benchmark.name} {part.algorithm}")

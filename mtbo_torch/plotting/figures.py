@@ -29,12 +29,12 @@ def save_demo(curves: Mapping[str, Tensor], attainable: Tensor, chosen: Tensor, 
 def save_panel(
     title: str,
     ylabel: str,
-    yscale: str,
     curves: Mapping[str, Tensor],
     certificates: Mapping[str, Tensor],
     is_guaranteed: bool,
     pairs: Sequence[tuple[str, str]],
     paths: Sequence[Path],
+    yscale: str = "log",
 ) -> None:
     """Save a panel: all curves, certificates if there are any, and paired differences."""
     parts = ["regret", "certificates"] if certificates else ["regret"]
