@@ -132,7 +132,7 @@ def write_comparison(result: Comparison, out: str | Path) -> Path:
     for panel in result.panels:
         write_panel(panel, Path(out))
     panels = {panel.panel.name: panel.panel for panel in result.panels}
-    return _write_page(Path(out), panels, f"{len(panels)} problems", "", "", "")
+    return _write_page(Path(out), panels, f"Comparison of {', '.join(result.panels[0].curves)}", "", "", "")
 
 
 def _write_page(out: Path, panels: Mapping[str, Panel], title: str, start: str, contents: str, end: str) -> Path:
