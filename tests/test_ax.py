@@ -410,6 +410,7 @@ def test_one_line_saves_and_loads(tmp_path: Path) -> None:
     assert 0 <= again["x"] <= 5
 
 
+@pytest.mark.filterwarnings("ignore:Unknown solver options")  # in BoTorch's optimizer for many combinations
 @pytest.mark.parametrize(("num_choices", "burn_in"), [(2, 256), pytest.param(11, 10_000, marks=pytest.mark.slow)])
 def test_walks_between_limits_are_short(num_choices: int, burn_in: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With more than ten combinations of whole numbers, Ax has another optimizer, which takes no such options."""
@@ -474,8 +475,7 @@ def test_one_line_with_everything(tmp_path: Path) -> None:
             client = Client.load_from_json_file(str(tmp_path / "client.json"))
     cards = [card for group in client.compute_analyses(display=False) for card in group.flatten()]
     assert len(cards) > 5
-    # This one fails with any model: it takes the metrics of the first fold, where one is missing, for those of all.
-    failed = [card for card in cards if isinstance(card, ErrorAnalysisCard)]
-    assert [card.name for card in failed] == ["PredictableMetricsAnalysis"]
-    assert "KeyError: 'size'" in failed[0].blob
+    # This one fails with any model: it takes each fold to have all metrics.
+    failed = [card.name for card in cards if isinstance(card, ErrorAnalysisCard)]
+    assert failed == ["PredictableMetricsAnalysis"]
     assert client.get_pareto_frontier()
