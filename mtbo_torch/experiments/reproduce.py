@@ -188,7 +188,7 @@ def _select_panels(request: Request) -> tuple[list[Panel], list[str]]:
 def _select_algorithms(benchmark: Benchmark, algorithms: Sequence[str]) -> tuple[list[str], list[str]]:
     num_tasks = benchmark.sizes["y"]
     too_many = num_tasks > MOST_TASKS
-    wanted = [name for name in algorithms if not (too_many and name == "qLogNEHVI")]
+    wanted = [name for name in dict.fromkeys(algorithms) if not (too_many and name == "qLogNEHVI")]
     note = f"qLogNEHVI is left out of {benchmark.name}: it takes at most {MOST_TASKS} tasks, not {num_tasks}."
     return wanted, [note] if too_many and "qLogNEHVI" in algorithms else []
 

@@ -340,10 +340,11 @@ def test_a_panel_without_its_data_is_skipped_with_a_sentence(
 
 
 def test_hypervolume_methods_are_left_out_where_they_cannot_run(tmp_path: Path) -> None:
-    request = Request(["fig1c"], tmp_path, Settings(rounds=3), ["random", "qLogNEHVI"], trials=1)
+    request = Request(["fig1c"], tmp_path, Settings(rounds=3), ["random", "qLogNEHVI", "random"], trials=1)
     results, notes = reproduce(request)
     assert notes == ["qLogNEHVI is left out of rkhs-20-chebyshev: it takes at most 4 tasks, not 20."]
     assert list(results[0].curves) == ["random"]
+    assert len(table(tmp_path, "runs/rkhs-20-chebyshev").splitlines()) == 1 + 3
 
 
 def test_claims_are_judged_by_the_numbers() -> None:
