@@ -6,7 +6,7 @@ OTHER_DEFAULT := tests/test_kernels.py tests/test_models.py tests/test_acquisiti
 PAPER := MT-KB MT-KB-mixture MT-BKB MT-BKB-mixture IT-KB IT-BKB MOBO random Sobol MT-KB-ellipsoid MT-BKB-ellipsoid
 
 .PHONY: demo test test-all docs figures tables package test-versions notebooks clean
-.PHONY: bench bench-nystrom bench-batching bench-learning bench-botorch bench-guarantees bench-laboratory bench-optuna bench-paper bench-comparing
+.PHONY: bench bench-nystrom bench-batching bench-learning bench-botorch bench-guarantees bench-laboratory bench-optuna bench-ax bench-paper bench-comparing
 
 demo: $(READY)
 	$(BIN)/mtbo-torch demo
@@ -80,6 +80,9 @@ bench-paper: $(READY)
 
 bench-comparing: $(READY)
 	$(BIN)/python benchmarks/comparing.py $(DATA)
+
+bench-ax: $(READY)
+	$(BIN)/python benchmarks/ax_limits.py
 
 bench-optuna: $(READY)
 	$(BIN)/python benchmarks/optuna_samplers.py $(OPTIONS)

@@ -13,6 +13,7 @@ from record import format_rows, record
 
 from mtbo_torch.experiments.algorithms import DEFAULT_ALGORITHMS
 from mtbo_torch.experiments.panels import Settings
+from mtbo_torch.experiments.reproduce import make_benchmark
 from mtbo_torch.experiments.runner import Part, run_part
 
 REPEATS = 3
@@ -20,7 +21,7 @@ REPEATS = 3
 
 def time_trials(algorithm: str, trials: int) -> float:
     started = time.perf_counter()
-    run_part(Part("rkhs-2-chebyshev", algorithm, tuple(range(trials)), Settings()))
+    run_part(Part(make_benchmark("rkhs-2-chebyshev", Settings()), algorithm, tuple(range(trials))))
     return time.perf_counter() - started
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import platform
 import sys
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -19,10 +19,10 @@ import mtbo_torch
 from mtbo_torch.display import format_mean_and_sd, format_text_table, progress_bar
 from mtbo_torch.experiments.algorithms import ALGORITHMS, DEFAULT_ALGORITHMS, resolve_names
 from mtbo_torch.experiments.panels import PANELS, Settings, build_instances
-from mtbo_torch.experiments.reproduce import Request, reproduce
+from mtbo_torch.experiments.reproduce import Request, make_benchmark, reproduce
 from mtbo_torch.experiments.runner import Part, Run, join
 from mtbo_torch.problems import load_sensors, load_soil, paper
-from mtbo_torch.report import REGRET_NAMES, give_verdicts, load_facts, write_index, write_panel
+from mtbo_torch.report import METRIC_NAMES, give_verdicts, load_facts, write_index, write_panel
 
 OPTIONAL = ("matplotlib", "pandas", "tqdm", "ax-platform", "distributed", "optuna")
 
@@ -44,8 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.command is None:
         parser.error("a command is required: demo or reproduce")
     try:
-        if importlib.util.find_spec("matplotlib") is None:
-            raise ValueError("The figures need matplotlib, got none. Install mtbo_torch[plot].")
+        import_module("mtbo_torch.plotting")  # before all the work, if it cannot be
         options.run(options)
     except KeyboardInterrupt:
         parser.exit(130, "mtbo-torch: interrupted; give the same command again to continue.\n")
@@ -53,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         parser.exit(2, f"mtbo-torch: {error.filename or options.out} cannot be used: {error.strerror or error}.\n")
-    except ValueError as error:
+    except (ValueError, ImportError) as error:
         parser.exit(2, f"mtbo-torch: {error}\n")
 
 
@@ -125,7 +124,8 @@ def _run_reproduce(options: argparse.Namespace) -> None:
     for name, problem in fields.items():
         print(f"{name} data: {problem.report}")
     request = Request(panels, options.out, settings, algorithms, options.trials, options.batch, fields, scheduler)
-    load_facts(options.out, [name for name in PANELS if name not in panels])  # refuses what the page would refuse
+    others = {name: panel for name, panel in PANELS.items() if name not in panels}
+    load_facts(options.out, others)  # refuses what the page would refuse
     results, notes = reproduce(request)
     for note in notes:
         print(note)
@@ -135,7 +135,7 @@ def _run_reproduce(options: argparse.Namespace) -> None:
         write_panel(result, options.out)
     index = write_index(options.out, notes)
     for result in results:
-        name, regret = result.panel.name, REGRET_NAMES[result.panel.metric]
+        name, regret = result.panel.name, METRIC_NAMES[result.panel.metric]
         print(f"\n{name}: {result.panel.title}, {regret}, mean ± standard deviation")
         _print_table(result.curves)
         for verdict in give_verdicts(options.out, name):
@@ -164,8 +164,6 @@ def _resolve_scheduler(options: argparse.Namespace) -> str | None:
         return None
     if options.scheduler is None:
         raise ValueError("--executor dask should come with the address of a scheduler, got none. Add --scheduler.")
-    if importlib.util.find_spec("distributed") is None:
-        raise ValueError("--executor dask needs dask.distributed, got none. Install mtbo_torch[cluster].")
     address: str = options.scheduler
     return address
 
@@ -175,10 +173,11 @@ def run_demo(trials: int, rounds: int, out: Path) -> None:
     from mtbo_torch.plotting import save_demo
 
     settings, numbers = Settings(rounds=rounds), tuple(range(trials))
+    benchmark = make_benchmark("rkhs-2-chebyshev", settings)
     columns = {}
     with progress_bar(2 * rounds, "optimizing") as bar:
         for algorithm in ("MT-KB", "random"):
-            run, blocks = Run(Part("rkhs-2-chebyshev", algorithm, numbers, settings)), []
+            run, blocks = Run(Part(benchmark, algorithm, numbers)), []
             while not run.is_done:
                 blocks.append(run.advance())
                 bar.update(blocks[-1]["regret"].shape[1])
@@ -186,7 +185,7 @@ def run_demo(trials: int, rounds: int, out: Path) -> None:
     curves = {name: values["average_regret"] for name, values in columns.items()}
     print("time-average regret, mean ± standard deviation")
     _print_table(curves)
-    instances = build_instances("rkhs-2-chebyshev", numbers, settings, None)
+    instances = build_instances(benchmark.name, numbers, settings, None)
     assert instances.attainable is not None
     widest = int(is_non_dominated(instances.attainable).sum(dim=-1).argmax())  # the most interesting front
     save_demo(curves, instances.attainable[widest], instances.evaluate(columns["MT-KB"]["x"])[widest], out)

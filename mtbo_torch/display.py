@@ -55,9 +55,9 @@ class _Silent:
 
 
 def progress_bar(total: int, description: str, unit: str = "round") -> AbstractContextManager[Any]:
-    """Return a progress bar for a ``with`` statement; silent without a terminal or a notebook."""
+    """Return a progress bar for a ``with`` statement; silent without a terminal or a notebook, or anything to do."""
     try:
         from tqdm.auto import tqdm
     except ImportError:
         return nullcontext(_Silent())
-    return tqdm(total=total, desc=description, unit=f" {unit}", disable=None, dynamic_ncols=True)
+    return tqdm(total=total, desc=description, unit=f" {unit}", disable=None if total else True, dynamic_ncols=True)

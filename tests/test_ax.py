@@ -11,6 +11,7 @@ import torch
 from ax.adapter.registry import Generators
 from ax.api.client import Client
 from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig
+from ax.core.analysis_card import ErrorAnalysisCard
 from ax.generation_strategy.generation_node import GenerationStep
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generators.torch.botorch_modular.surrogate import ModelConfig, SurrogateSpec
@@ -21,6 +22,7 @@ from botorch.acquisition.multi_objective.objective import (
 )
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models import ModelListGP, SingleTaskGP
+from botorch.utils import sampling
 from botorch.utils.multi_objective.hypervolume import Hypervolume
 from botorch.utils.multi_objective.pareto import is_non_dominated
 from catalogue import data, icm, rbf
@@ -408,6 +410,30 @@ def test_one_line_saves_and_loads(tmp_path: Path) -> None:
     assert 0 <= again["x"] <= 5
 
 
+@pytest.mark.filterwarnings("ignore:Unknown solver options")  # in BoTorch's optimizer for many combinations
+@pytest.mark.parametrize(("num_choices", "burn_in"), [(2, 256), pytest.param(11, 10_000, marks=pytest.mark.slow)])
+def test_walks_between_limits_are_short(num_choices: int, burn_in: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more than ten combinations of whole numbers, Ax has another optimizer, which takes no such options."""
+    walks, walk = [], sampling.sample_polytope
+
+    def count_steps(**arguments: Any) -> Tensor:
+        walks.append(arguments["n0"])
+        return walk(**arguments)
+
+    client = Client(random_seed=0)
+    count = RangeParameterConfig(name="count", parameter_type="int", bounds=(1, num_choices))
+    floats = [RangeParameterConfig(name=name, parameter_type="float", bounds=(0.0, 5.0)) for name in ("x", "y")]
+    client.configure_experiment([*floats, count], parameter_constraints=["x + y <= 1.5"])
+    client.configure_optimization(objective="-cost, output")
+    client.set_generation_strategy(make_generation_strategy(num_initial=3, seed=0))
+    run(client, 3, lambda point: evaluated({"x": point["x"], "y": point["y"]}))
+    monkeypatch.setattr(sampling, "sample_polytope", count_steps)
+    (point,) = client.get_next_trials(max_trials=1).values()
+    assert walks
+    assert set(walks) == {burn_in}
+    assert point["x"] + point["y"] <= 1.5 + 1e-6
+
+
 # Where a metric is missing, Ax models each metric by itself; then the optimizer's first steps may be flat.
 @pytest.mark.filterwarnings("ignore::botorch.exceptions.warnings.BotorchWarning")
 @pytest.mark.slow
@@ -447,5 +473,9 @@ def test_one_line_with_everything(tmp_path: Path) -> None:
         if number == 2:
             client.save_to_json_file(str(tmp_path / "client.json"))
             client = Client.load_from_json_file(str(tmp_path / "client.json"))
-    assert client.compute_analyses(display=False)
+    cards = [card for group in client.compute_analyses(display=False) for card in group.flatten()]
+    assert len(cards) > 5
+    # This one fails with any model: it takes each fold to have all metrics.
+    failed = [card.name for card in cards if isinstance(card, ErrorAnalysisCard)]
+    assert failed == ["PredictableMetricsAnalysis"]
     assert client.get_pareto_frontier()

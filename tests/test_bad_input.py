@@ -20,7 +20,7 @@ from botorch.exceptions.errors import UnsupportedError
 from botorch.fit import fit_gpytorch_mll
 from botorch.models.model import ModelList
 from botorch.models.transforms import Log, Normalize, Standardize
-from botorch.test_functions.multi_objective import BraninCurrin
+from botorch.test_functions.multi_objective import OSY, BraninCurrin
 from catalogue import data, icm, rbf
 from gpytorch.likelihoods import MultitaskGaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood
@@ -979,6 +979,10 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: compare({"a": RandomSearch}, [BRANIN], range(2), 3), "problems should be a dictionary"),
     (lambda: compare({"a": TOLD}, {"p": BRANIN}, range(2), 3), "strategies should be classes or functions"),
     (lambda: compare({"a": RandomSearch}, {"p": len}, range(2), 3), "problems should be of the kind Problem"),
+    (lambda: compare({"a": RandomSearch}, {"p": OSY()}, range(2), 3), "objectives and no constraints, got OSY"),
+    (lambda: compare({"a,b": RandomSearch}, {"p": BRANIN}, range(2), 3), "strategies should have names of letters"),
+    (lambda: compare({"a": RandomSearch}, {"../p": BRANIN}, range(2), 3), "problems should have names of letters"),
+    (lambda: compare({"a": RandomSearch}, {"p": BRANIN}, range(2), 3, batch=0), "batch should be an integer >= 1"),
     (lambda: compare({"a": RandomSearch}, {"p": BRANIN}, [], 3), "seeds should be different numbers"),
     (lambda: compare({"a": RandomSearch}, {"p": BRANIN}, [1, 1], 3), "seeds should be different numbers"),
     (lambda: compare({"a": RandomSearch}, {"p": BRANIN}, [-1], 3), "seeds should be an integer from 0"),

@@ -48,6 +48,7 @@ from mtbo_torch import (
     exact_radius,
 )
 from mtbo_torch.experiments.panels import Settings
+from mtbo_torch.experiments.reproduce import make_benchmark
 from mtbo_torch.experiments.runner import Part, run_part
 from mtbo_torch.kernels import ScalarAdapter
 from mtbo_torch.linalg import posterior_cholesky
@@ -793,7 +794,9 @@ def test_missing_values_told(place: Place, dtype: torch.dtype) -> None:
 def test_runs(place: Place, algorithm: str) -> None:
     columns = []
     for device in ("cpu", place.device.type):
-        columns.append(run_part(Part("rkhs-2-chebyshev", algorithm, (0, 1), Settings(rounds=6, device=device)))[0])
+        columns.append(
+            run_part(Part(make_benchmark("rkhs-2-chebyshev", Settings(rounds=6, device=device)), algorithm, (0, 1)))[0]
+        )
     assert columns[0].keys() == columns[1].keys()
     for name, column in columns[1].items():
         torch.testing.assert_close(column, columns[0][name], equal_nan=True)

@@ -44,8 +44,8 @@ torch.set_num_threads(1)
 import matplotlib
 matplotlib.use("Agg")
 from mtbo_torch import cli, plotting
-from mtbo_torch.experiments import reproduce
-reproduce.SECONDS_BETWEEN_COMMITS = 0.0
+from mtbo_torch.experiments import engine
+engine.SECONDS_BETWEEN_COMMITS = 0.0
 with contextlib.redirect_stdout(open(os.devnull, "w")):  # what is imported late is imported here
     once = "reproduce fig1b --trials 1 --rounds 1 --algorithms MT-BKB random --out"
     cli.main([*once.split(), sys.argv[1]])

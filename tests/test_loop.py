@@ -6,6 +6,7 @@ import gc
 import math
 import multiprocessing
 import os
+import random
 import signal
 import threading
 import time
@@ -23,6 +24,7 @@ from mtbo_torch import MTKB, Category, Experiment, Optimizer, Real, optimize
 from mtbo_torch.strategies import NEHVI, RandomSearch, SobolSearch, Strategy
 
 BOX = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
+AXIS = torch.linspace(0, 1, 5, dtype=torch.double)
 LINE = torch.tensor([[0.0], [1.0]], dtype=torch.double)
 
 
@@ -86,6 +88,39 @@ def test_a_stop_changes_nothing_for_the_optimizer(tmp_path: Path) -> None:
     again = Optimizer(2, bounds=LINE)
     optimize(again, evaluate, rounds=7, path=tmp_path / "run.pt")
     assert torch.equal(again.train_X, whole.train_X)
+
+
+@pytest.mark.slow
+# Python ignores a signal that arrives while it collects garbage.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_stopped_at_any_moment_it_continues(tmp_path: Path) -> None:
+    """A signal arrives wherever it likes: while asking, evaluating, telling, saving or loading."""
+
+    def stop(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    def build() -> MTKB:
+        return MTKB(icm(2, 2).kernel, choices=torch.cartesian_prod(AXIS, AXIS), norm_bound=20.0, noise_scale=0.1)
+
+    whole = build()
+    optimize(whole, evaluate, rounds=12)
+    chance, stops, again = random.Random(0), 0, build()
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        while again.num_observations < 12:
+            again = build()
+            try:
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-3, 1e-2 * (1 + stops)))
+                optimize(again, evaluate, rounds=12, path=tmp_path / "run.pt")
+            except KeyboardInterrupt:
+                stops += 1
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert stops > 2
+    assert torch.equal(again.train_X, whole.train_X)
+    assert torch.equal(again.ask(), whole.ask())
 
 
 def test_a_stop_with_several_workers_loses_no_point(tmp_path: Path) -> None:

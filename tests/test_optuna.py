@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import subprocess
 import sys
@@ -202,10 +201,3 @@ def test_what_is_not_in_all_trials_is_drawn_at_random() -> None:
     again = make_study()
     add_points(again, 3)
     assert [again.ask(space).params["extra"] for _ in range(3)] == drawn
-
-
-def test_without_optuna_it_is_said_which_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "optuna.distributions", None)
-    monkeypatch.delitem(sys.modules, "mtbo_torch.optuna")
-    with pytest.raises(ImportError, match=r"The sampler needs Optuna. Run: pip install \"mtbo-torch\[optuna\]\""):
-        importlib.import_module("mtbo_torch.optuna")

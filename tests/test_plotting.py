@@ -17,8 +17,8 @@ from matplotlib.cbook import STEP_LOOKUP_MAP
 from torch import Tensor
 
 from mtbo_torch import ExactMultiTaskGP, ICMKernel, Mixture, Optimizer
-from mtbo_torch.experiments.panels import PANELS, Panel
-from mtbo_torch.experiments.reproduce import PanelResult
+from mtbo_torch.experiments.panels import PANELS
+from mtbo_torch.experiments.results import Panel, PanelResult
 from mtbo_torch.metrics import hypervolume
 from mtbo_torch.plotting import (
     plot_certificate,

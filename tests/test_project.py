@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -21,6 +22,8 @@ import pytest
 
 import mtbo_torch
 from mtbo_torch.cli import main
+from mtbo_torch.experiments.compare import Comparison
+from mtbo_torch.experiments.reproduce import Request, reproduce
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "mtbo_torch"
@@ -223,6 +226,26 @@ REGISTRY = "from botorch.acquisition.input_constructors import ACQF_INPUT_CONSTR
 )
 def test_importing(code: str) -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("host", "extra", "use"),
+    [
+        ("ax.adapter.registry", "ax", lambda: import_module("mtbo_torch.ax")),
+        ("optuna.distributions", "optuna", lambda: import_module("mtbo_torch.optuna")),
+        ("matplotlib", "plot", lambda: import_module("mtbo_torch.plotting")),
+        ("pandas", "table", lambda: Comparison([], ()).table),
+        ("distributed", "cluster", lambda: reproduce(Request(["fig1b"], Path("none"), scheduler="tcp://here:1"))),
+    ],
+)
+def test_without_a_host_it_is_said_which_extra_to_install(
+    host: str, extra: str, use: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, host, None)
+    monkeypatch.delitem(sys.modules, f"mtbo_torch.{extra}", raising=False)
+    monkeypatch.delitem(sys.modules, "mtbo_torch.plotting", raising=False)
+    with pytest.raises(ImportError, match=rf'Run: pip install "mtbo-torch\[{extra}\]"'):
+        use()
 
 
 @pytest.mark.slow

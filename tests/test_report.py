@@ -16,7 +16,8 @@ from test_faults import leaves, tamperings
 from mtbo_torch.checks import checksum
 from mtbo_torch.cli import main
 from mtbo_torch.experiments.panels import PANELS
-from mtbo_torch.report import _find_best, give_verdicts, write_index
+from mtbo_torch.experiments.results import find_best
+from mtbo_torch.report import give_verdicts, write_index
 
 REFUSAL = r"fig1b/panel\.json should .*, got .*\. Delete it; mtbo-torch reproduce fig1b writes it again\."
 RUN = "runs/rkhs-2-chebyshev"
@@ -186,10 +187,7 @@ def test_a_changed_number_in_the_table_is_refused(out: Path, capsys: pytest.Capt
 
 
 def test_the_best_mean_is_marked() -> None:
-    finals = {
-        "a": {"bayes_regret": [1.0, 2.0], "front_share": [0.5, 0.5], "certificate": [9.0, 9.0]},
-        "b": {"bayes_regret": [1.0, 1.0], "front_share": [0.6, 0.1], "certificate": [8.0, 8.0]},
-        "c": {"simple_regret": [0.0, 0.0]},
-    }
-    names = ("bayes_regret", "front_share", "certificate", "simple_regret")
-    assert [_find_best(name, finals) for name in names] == ["b", "a", None, None]
+    finals = {"a": [1.0, 2.0], "b": [1.0, 1.0]}
+    names = ("bayes_regret", "front_share", "hypervolume", "certificate")
+    assert [find_best(name, finals) for name in names] == ["b", "a", "a", None]
+    assert find_best("bayes_regret", {"a": [1.0]}) is None

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-import json
-import math
-import time
+import re
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, as_completed
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import torch
-from botorch.test_functions.base import MultiObjectiveTestProblem
+from botorch.test_functions.base import ConstrainedBaseTestProblem, MultiObjectiveTestProblem
 from torch import Tensor
 
+import mtbo_torch
 from mtbo_torch.checks import require_bounds, require_count, require_positive, require_ref_point, require_seed
-from mtbo_torch.display import format_html_table, format_mean_and_sd, format_text_table, progress_bar, shorten
 from mtbo_torch.experiment import _load_pandas
+from mtbo_torch.experiments.engine import Work
 from mtbo_torch.experiments.instances import derive_seed
+from mtbo_torch.experiments.results import Claim, Panel, PanelResult, judge
+from mtbo_torch.experiments.runner import Benchmark, Columns, Trials
 from mtbo_torch.metrics import hypervolume
 from mtbo_torch.strategies import Strategy
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Strategies = Mapping[str, Callable[..., Strategy]]
+# They are names of folders, and cells of a table.
+NAME = re.compile(r"\w[\w .+=()-]*")
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,24 +71,33 @@ class Problem:
         """The number of tasks n."""
         return len(self.ref_point)
 
+    def __str__(self) -> str:
+        return f"{self.num_tasks} tasks, {self.bounds.shape[-1]} inputs, noise {self.noise_scale:g}"
+
 
 @dataclass(frozen=True, repr=False)
-class BenchmarkResult:
-    """The runs of a benchmark, shown as a table with the best marked, and verdicts.
+class Comparison:
+    """The results of :func:`compare`, shown as tables with the best marked, and verdicts.
+
+    :func:`mtbo_torch.report.write_comparison` makes a page of it.
 
     Attributes:
-        runs: A dictionary for each run: problem, strategy, seed, the hypervolume after each round, seconds.
+        panels: The result for each problem.
+        seeds: Of the runs.
     """
 
-    runs: list[dict[str, Any]]
+    panels: list[PanelResult]
+    seeds: tuple[int, ...]
 
     @property
     def table(self) -> pd.DataFrame:
         """A pandas data frame with a row for each round of each run."""
         rows = [
-            {key: run[key] for key in ("problem", "strategy", "seed")} | {"round": i + 1, "hypervolume": volume}
-            for run in self.runs
-            for i, volume in enumerate(run["hypervolume"])
+            {"problem": result.panel.name, "strategy": name, "seed": seed, "round": i + 1, "hypervolume": volume}
+            for result in self.panels
+            for name, curve in result.curves.items()
+            for seed, values in zip(self.seeds, curve.tolist(), strict=True)
+            for i, volume in enumerate(values)
         ]
         return _load_pandas().DataFrame(rows)
 
@@ -89,59 +105,31 @@ class BenchmarkResult:
     def verdicts(self) -> list[str]:
         """Sentences that say whether the first strategy found more hypervolume than each other one on each problem.
 
-        "More" and "less" need paired differences whose mean exceeds two standard errors.
+        Confirmed or not, that needs paired differences whose mean exceeds two standard errors.
         """
-        sentences = []
-        for problem, finals in self._finals().items():
-            first, *others = finals
-            for other in others:
-                gap, error = compute_gap(finals[other], finals[first])
-                decided = "undecided, with one seed" if math.isnan(error) else "within the noise"
-                if abs(gap) > 2 * error:
-                    decided = "more" if gap > 0 else "less"
-                evidence = f"{shorten(gap)} ± {shorten(error)} in {len(finals[first])} pairs"
-                sentences.append(f"{problem}: {first} against {other}: {decided} ({evidence})")
-        return sentences
+        return [
+            f"{result.panel.name}: {judge(claim, result.finals)}"
+            for result in self.panels
+            for claim in result.panel.claims
+        ]
 
     def __repr__(self) -> str:
-        return "\n".join([format_text_table(self._make_rows()), "", *self.verdicts])
+        return "\n\n".join([*map(repr, self.panels), "\n".join(self.verdicts)]).rstrip()
 
     def _repr_html_(self) -> str:
-        return format_html_table(self._make_rows()) + "".join(f"<p>{sentence}</p>" for sentence in self.verdicts)
-
-    def _finals(self) -> dict[str, dict[str, list[float]]]:
-        """Return the last hypervolumes by problem and strategy, in the order of the seeds."""
-        finals: dict[str, dict[str, list[float]]] = {}
-        for run in sorted(self.runs, key=lambda run: run["seed"]):
-            finals.setdefault(run["problem"], {}).setdefault(run["strategy"], []).append(run["hypervolume"][-1])
-        names = list(dict.fromkeys(run["strategy"] for run in self.runs))
-        return {
-            problem: {name: finals[problem][name] for name in names}
-            for problem in dict.fromkeys(run["problem"] for run in self.runs)
-        }
-
-    def _make_rows(self) -> list[list[str]]:
-        rows = [["problem", "strategy", "runs", "final hypervolume", "seconds per run"]]
-        for problem, finals in self._finals().items():
-            best = max(finals, key=lambda name: fmean(finals[name]))
-            for name, values in finals.items():
-                seconds = [r["seconds"] for r in self.runs if (r["problem"], r["strategy"]) == (problem, name)]
-                mark = " (best)" if name == best else ""
-                rows.append(
-                    [problem, name + mark, str(len(values)), format_mean_and_sd(values), shorten(fmean(seconds))]
-                )
-        return rows
+        return "".join([*(result._repr_html_() for result in self.panels), *(f"<p>{v}</p>" for v in self.verdicts)])
 
 
 def compare(
-    strategies: Mapping[str, Callable[..., Strategy]],
+    strategies: Strategies,
     problems: Mapping[str, Problem | MultiObjectiveTestProblem],
     seeds: Sequence[int],
     rounds: int,
     *,
+    batch: int = 1,
     path: str | Path | None = None,
     executor: Executor | None = None,
-) -> BenchmarkResult:
+) -> Comparison:
     """Run every strategy on every problem with every seed; return the hypervolumes.
 
     Of the same seed, all strategies see the same noise, round by round, so that differences can be paired.
@@ -153,10 +141,12 @@ def compare(
             BoTorch that are to be minimized.
         seeds: Of the runs.
         rounds: The number of evaluations of each run.
-        path: A file that every run is appended to when it is done; those that are there are not run again. Delete it if
-            a strategy or a problem changes under the same name.
-        executor: Where to run: any of ``concurrent.futures``, or Dask's ``Client.get_executor()``. By default here. A
-            process pool needs strategies and problems that can be pickled.
+        batch: How many seeds run side by side, as one batch of trials, which is faster. A strategy is then called with
+            a list of seeds.
+        path: A folder that every round is saved to; what is there is not run again, and an interrupted run continues
+            where it stopped. Delete it if a strategy or a problem changes under the same name.
+        executor: Where to run: any of ``concurrent.futures``, or Dask's ``Client.get_executor(pure=False)``. By default
+            here. A process pool needs strategies and problems that can be pickled; threads take turns.
 
     Example:
         >>> from botorch.test_functions.multi_objective import BraninCurrin
@@ -164,104 +154,86 @@ def compare(
         >>> from mtbo_torch.strategies import RandomSearch, SobolSearch
         >>> strategies = {"Sobol": SobolSearch, "random": RandomSearch}
         >>> result = compare(strategies, {"BraninCurrin": BraninCurrin(negate=True)}, seeds=range(3), rounds=8)
-        >>> len(result.runs)
-        6
+        >>> len(result.verdicts)
+        1
     """
-    jobs = _plan(strategies, problems, seeds, rounds)
-    file = None if path is None else Path(path)
-    known = {} if file is None else _load(file)
-    runs = {job: known[(*job, rounds)] for job in jobs if (*job, rounds) in known}
-    missing = [job for job in jobs if job not in runs]
-    with progress_bar(len(jobs), "runs", "run") as bar:
-        bar.update(len(runs))
-        work = [(strategies[strategy], problems[problem], seed, rounds) for problem, strategy, seed in missing]
-        if executor is None:
-            pairs = ((job, _run(*arguments)) for job, arguments in zip(missing, work, strict=True))
-        else:
-            futures = {executor.submit(_run, *arguments): job for job, arguments in zip(missing, work, strict=True)}
-            pairs = ((futures[future], future.result()) for future in as_completed(futures))
-        for (problem, strategy, seed), measured in pairs:
-            run = {"problem": problem, "strategy": strategy, "seed": seed} | measured
-            runs[problem, strategy, seed] = run
-            if file is not None:
-                with file.open("a") as stream:
-                    stream.write(json.dumps(run) + "\n")
-            bar.update(1)
-    return BenchmarkResult([runs[job] for job in jobs])
-
-
-def compute_gap(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
-    """Return the mean of the paired differences and its standard error, NaN for a single trial."""
-    gaps = [b - a for a, b in zip(first, second, strict=True)]
-    return fmean(gaps), stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else math.nan
-
-
-def _plan(strategies: object, problems: object, seeds: Sequence[int], rounds: int) -> list[tuple[str, str, int]]:
-    for name, given in (("strategies", strategies), ("problems", problems)):
-        if not isinstance(given, Mapping) or not given:
-            raise ValueError(f"{name} should be a dictionary with at least one name, got {given!r}. Name each.")
-    assert isinstance(strategies, Mapping)
-    assert isinstance(problems, Mapping)
+    _require_names("strategies", strategies)
+    _require_names("problems", problems)
     for name, build in strategies.items():
         if not callable(build):
             raise ValueError(f"strategies should be classes or functions, got {build!r} for {name!r}. Pass the class.")
-    for name, problem in problems.items():
-        if not isinstance(problem, Problem | MultiObjectiveTestProblem):
-            raise ValueError(
-                f"problems should be of the kind Problem, or BoTorch's with several objectives, got {problem!r} for "
-                f"{name!r}. Wrap a function in Problem."
-            )
     require_count("rounds", rounds, "Pass the number of evaluations.")
+    require_count("batch", batch, "Pass the number of seeds that run side by side.")
     for seed in seeds:
         require_seed("seeds", seed)
     if not len(seeds) or len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds should be different numbers, at least one, got {list(seeds)}. Pass range(5).")
-    return [(problem, strategy, seed) for seed in seeds for problem in problems for strategy in strategies]
+    own = {name: _adopt(name, problem) for name, problem in problems.items()}
+    benchmarks = {name: _make_benchmark(name, problem, strategies, rounds) for name, problem in own.items()}
+    first, *others = strategies
+    claims = tuple(Claim(f"{first} ends above {other}", "above", (first, other)) for other in others)
+    panels = [Panel(name, str(problem), {"": name}, "hypervolume", claims) for name, problem in own.items()]
+    work = Work(panels, benchmarks, {name: list(strategies) for name in problems}, seeds, batch)
+    where: AbstractContextManager[Any] = TemporaryDirectory() if path is None else nullcontext(path)
+    with where as out:
+        return Comparison(work.run(Path(out), executor, can_continue=path is not None), tuple(seeds))
 
 
-def _run(
-    build: Callable[..., Strategy], problem: Problem | MultiObjectiveTestProblem, seed: int, rounds: int
-) -> dict[str, Any]:
-    """Return the hypervolume after each round, and the seconds of the strategy."""
-    own = problem if isinstance(problem, Problem) else _adopt(problem)
-    bounds = own.bounds.double()
-    strategy = build(own.num_tasks, bounds=bounds, seed=seed)
-    noise = torch.Generator().manual_seed(derive_seed(seed, 0, "noise"))
-    values, seconds = bounds.new_empty(0, own.num_tasks), 0.0
-    for _ in range(rounds):
-        started = time.perf_counter()
-        x = strategy.ask()
-        seconds += time.perf_counter() - started
-        y = own.function(x)
-        values = torch.cat([values, y.to(values)])
-        draw = torch.randn(y.shape, generator=noise, dtype=torch.double)
-        started = time.perf_counter()
-        strategy.tell(x, y + own.noise_scale * draw.to(y))
-        seconds += time.perf_counter() - started
-    curve = [hypervolume(values[: i + 1], own.ref_point.double()).item() for i in range(rounds)]
-    return {"hypervolume": curve, "seconds": seconds}
+def _make_benchmark(name: str, problem: Problem, strategies: Strategies, rounds: int) -> Benchmark:
+    numbers = {what: getattr(problem, what).tolist() for what in ("bounds", "ref_point")}
+    facts = {"mtbo_torch": mtbo_torch.__version__, "problem": name, "rounds": rounds, **numbers}
+    facts["noise_scale"] = problem.noise_scale
+    sizes = {"x": problem.bounds.shape[-1], "y": problem.num_tasks}
+    start = partial(_ProblemTrials, problem, dict(strategies))
+    return Benchmark(name, facts, sizes, ("hypervolume",), list(strategies), start)
 
 
-def _adopt(problem: MultiObjectiveTestProblem) -> Problem:
+class _ProblemTrials(Trials):
+    """Trials of a strategy, measured by the hypervolume of the true values so far."""
+
+    def __init__(self, problem: Problem, strategies: Strategies, name: str, seeds: Sequence[int]) -> None:
+        seed = list(seeds) if len(seeds) > 1 else seeds[0]
+        self.strategy = strategies[name](problem.num_tasks, bounds=problem.bounds.double(), seed=seed)
+        if self.strategy.batch_shape.numel() != len(seeds):
+            raise ValueError(
+                f"{name} should run {len(seeds)} seeds side by side, got a strategy of "
+                f"{self.strategy.batch_shape.numel()}. Let it pass the list `seed` on, or use batch=1."
+            )
+        self.problem, self.noise_scale = problem, problem.noise_scale
+        self.noise_seeds, self.state = [derive_seed(seed, 0, "noise") for seed in seeds], {}
+
+    def evaluate(self, x: Tensor) -> Tensor:
+        return self.problem.function(x.flatten(end_dim=-2)).to(x).reshape(*x.shape[:-1], self.problem.num_tasks)
+
+    def measure(self, columns: Columns) -> Columns:
+        new = columns["values"]
+        values = self.state["values"] = torch.cat([self.state.get("values", new[:, :0]), new], dim=1)
+        ends = range(values.shape[1] - new.shape[1] + 1, values.shape[1] + 1)
+        ref_point = self.problem.ref_point.to(values)
+        return {"hypervolume": torch.stack([hypervolume(values[:, :end], ref_point) for end in ends], dim=1)}
+
+
+def _require_names(what: str, given: object) -> None:
+    if not isinstance(given, Mapping) or not given:
+        raise ValueError(f"{what} should be a dictionary with at least one name, got {given!r}. Name each.")
+    for name in given:
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise ValueError(
+                f"{what} should have names of letters, digits, spaces and .+-=(), got {name!r}. Rename it."
+            )
+
+
+def _adopt(name: str, problem: object) -> Problem:
     """Return a problem of BoTorch's as one of ours."""
+    if isinstance(problem, Problem):
+        return problem
+    if not isinstance(problem, MultiObjectiveTestProblem) or isinstance(problem, ConstrainedBaseTestProblem):
+        raise ValueError(
+            "problems should be of the kind Problem, or BoTorch's with several objectives and no constraints, got "
+            f"{problem!r} for {name!r}. Wrap a function in Problem."
+        )
     noise = problem.noise_std
-    if isinstance(noise, list) and len(set(noise)) > 1:
+    scales = set(noise) if isinstance(noise, list) else {noise or 0.0}
+    if len(scales) > 1:
         raise ValueError(f"problems should have the same noise for all objectives, got {noise}. Wrap it in Problem.")
-    scale = noise[0] if isinstance(noise, list) else noise
-    return Problem(lambda X: problem(X, noise=False), problem.bounds, problem.ref_point, float(scale or 0.0))
-
-
-def _load(path: Path) -> dict[tuple[str, str, int, int], dict[str, Any]]:
-    """Return the runs of a file, from which a last line is removed that was cut off when a run was killed."""
-    if not path.exists():
-        return {}
-    text = path.read_text()
-    whole, end, rest = text.rpartition("\n")
-    try:
-        runs = [json.loads(line) for line in (whole if end else text).splitlines()]
-        known = {(r["problem"], r["strategy"], r["seed"], len(r["hypervolume"])): r for r in runs}
-    except Exception as error:  # whatever another file makes of it
-        raise ValueError(f"path should be a file of compare(), got {path}. Pass another one.") from error
-    if end and rest:
-        path.write_text(whole + end)
-    return known
+    return Problem(partial(problem, noise=False), problem.bounds, problem.ref_point, float(scales.pop()))

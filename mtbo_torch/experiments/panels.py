@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -19,6 +18,7 @@ from mtbo_torch.experiments.instances import (
     compute_norm_over_kappa,
     derive_seed,
 )
+from mtbo_torch.experiments.results import Claim, Panel
 from mtbo_torch.kernels import ICMKernel, MultiTaskKernel, TaskSimilarityKernel
 from mtbo_torch.problems import FieldProblem, PerturbedSine, RKHSFunction, ShiftedBranin, paper
 from mtbo_torch.scalarizations import ChebyshevScalarization, LinearScalarization, Scalarization
@@ -68,53 +68,6 @@ class Experiment:
     build: Build
     knows_norm: bool = False
     data: str | None = None
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A claim of the paper about a figure.
-
-    Attributes:
-        text: The claim in words.
-        kind: ``"below"`` (the first curve ends below the second), ``"near"`` (within a quarter of it), ``"falls"``
-            (each curve ends below the next), or ``"gap"`` (the ratio of the second to the first is larger
-            than elsewhere).
-        curves: The labels of the curves.
-        elsewhere: The panel to compare with, for ``"gap"``.
-    """
-
-    text: str
-    kind: str
-    curves: tuple[str, ...]
-    elsewhere: str | None = None
-
-
-@dataclass(frozen=True)
-class Panel:
-    """A figure of the paper.
-
-    Attributes:
-        name: The name on the command line.
-        title: The title of the figure.
-        experiments: The experiments by label. With several, there is one curve per experiment, else one per algorithm.
-        metric: The regret to draw.
-        claims: The claims of the paper.
-    """
-
-    name: str
-    title: str
-    experiments: Mapping[str, str]
-    metric: str
-    claims: tuple[Claim, ...]
-
-    @property
-    def is_sweep(self) -> bool:
-        """True if each curve is an experiment, not an algorithm."""
-        return len(self.experiments) > 1
-
-    def choose_algorithms(self, wanted: Sequence[str]) -> tuple[str, ...]:
-        """Return the algorithms to run; a sweep has only MT-KB."""
-        return ("MT-KB",) if self.is_sweep else tuple(wanted)
 
 
 def make_base_kernel(lengthscale: float, like: Tensor) -> RBFKernel:
@@ -264,21 +217,3 @@ def _make_panel(name: str, title: str, experiment: str, metric: str, claims: tup
 
 EXPERIMENTS = _list_experiments()
 PANELS = _list_panels()
-
-
-def describe_experiment(experiment: Experiment, settings: Settings, field: FieldProblem | None) -> dict[str, object]:
-    """Return everything that determines an experiment's numbers, as plain data."""
-    constants = {name.lower(): value for name, value in vars(paper).items() if name.isupper()}
-    del constants["open_choices"]
-    facts: dict[str, object] = {"experiment": experiment.name} | asdict(settings) | {"paper": constants}
-    if not experiment.knows_norm:
-        facts["norm_bound"] = "paper"
-    if field is not None:
-        numbers = torch.cat([tensor.flatten() for tensor in (field.choices, field.values, field.task_covar)])
-        facts["data"] = {
-            "report": field.report,
-            "lengthscale": field.lengthscale,
-            "noise_scale": field.noise_scale,
-            "sha256": hashlib.sha256(numbers.numpy().tobytes()).hexdigest(),
-        }
-    return facts

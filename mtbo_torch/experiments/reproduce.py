@@ -1,29 +1,41 @@
-"""Plan, run and collect the runs of a list of panels."""
+"""Reproduce panels of the paper."""
 
 from __future__ import annotations
 
-import html
-import threading
-import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 import mtbo_torch
-from mtbo_torch.display import format_html_table, format_mean_and_sd, format_text_table, progress_bar
-from mtbo_torch.experiments.algorithms import DEFAULT_ALGORITHMS
-from mtbo_torch.experiments.panels import EXPERIMENTS, PANELS, Panel, Settings, build_instances, describe_experiment
-from mtbo_torch.experiments.runner import Columns, Part, Run, join, run_part
-from mtbo_torch.experiments.storage import Store, lock_folder
+from mtbo_torch.experiments.algorithms import ALGORITHMS, CERTIFIED, DEFAULT_ALGORITHMS
+from mtbo_torch.experiments.engine import Work
+from mtbo_torch.experiments.instances import derive_seed
+from mtbo_torch.experiments.panels import EXPERIMENTS, PANELS, Settings, build_instances
+from mtbo_torch.experiments.results import Panel, PanelResult
+from mtbo_torch.experiments.runner import Benchmark, Columns, Trials
+from mtbo_torch.metrics import RegretTracker, regret_certificate
 from mtbo_torch.problems import FieldProblem, paper
+from mtbo_torch.strategies.kernelized import KernelStrategy
 from mtbo_torch.strategies.reference import MOST_TASKS
 
-# A killed run loses at most this time and a block of rounds.
-SECONDS_BETWEEN_COMMITS = 1.0
 SECONDS_TO_CONNECT = 20
+REGRETS = (
+    "regret",
+    "average_regret",
+    "simple_regret",
+    "bayes_regret",
+    "front_share",
+    "hypervolume_share",
+    "certificate",
+)
 HOW_TO_GET = {
     "sensor": (
         "it needs the Intel Berkeley lab's readings: pass --sensor-data with a folder that holds data.txt and "
@@ -58,39 +70,78 @@ class Request:
     scheduler: str | None = None
 
 
-@dataclass(frozen=True, repr=False)
-class PanelResult:
-    """The result of a panel, shown as a table when printed and in Jupyter.
+def make_benchmark(name: str, settings: Settings, field: FieldProblem | None = None) -> Benchmark:
+    """Make a benchmark of an experiment of the paper; `field` has its data, if it needs any."""
+    constants = {name.lower(): value for name, value in vars(paper).items() if name.isupper()}
+    del constants["open_choices"]
+    facts: dict[str, Any] = {"mtbo_torch": mtbo_torch.__version__, "experiment": name}
+    facts |= asdict(settings) | {"paper": constants}
+    if not EXPERIMENTS[name].knows_norm:
+        facts["norm_bound"] = "paper"
+    if field is not None:
+        numbers = torch.cat([tensor.flatten() for tensor in (field.choices, field.values, field.task_covar)])
+        facts["data"] = {
+            "report": field.report,
+            "lengthscale": field.lengthscale,
+            "noise_scale": field.noise_scale,
+            "sha256": hashlib.sha256(numbers.numpy().tobytes()).hexdigest(),
+        }
+    one = build_instances(name, (0,), settings, field)
+    sizes = {"weights": one.num_tasks, "x": next(iter(one.space.values())).shape[-1], "y": one.num_tasks}
+    return Benchmark(name, facts, sizes, REGRETS, tuple(ALGORITHMS), partial(PaperTrials, name, settings, field))
 
-    Attributes:
-        panel: The panel.
-        columns: For each curve, all regrets as ``trials x rounds``.
-        seconds: For each curve, the time of its rounds.
-        settings: For each experiment, everything that determined its numbers.
-    """
 
-    panel: Panel
-    columns: dict[str, dict[str, Tensor]]
-    seconds: dict[str, float]
-    settings: dict[str, dict[str, Any]]
+class PaperTrials(Trials):
+    """Trials of an algorithm, measured by regrets, and by bounds on them where the algorithm has any."""
 
-    @property
-    def curves(self) -> dict[str, Tensor]:
-        """The regret that the panel shows, ``trials x rounds`` for each curve."""
-        return {label: columns[self.panel.metric] for label, columns in self.columns.items()}
+    def __init__(
+        self, name: str, settings: Settings, field: FieldProblem | None, algorithm: str, trials: Sequence[int]
+    ) -> None:
+        self.scalarization = EXPERIMENTS[name].scalarization
+        self.instances = build_instances(name, tuple(trials), settings, field)
+        seeds = [derive_seed(settings.seed, trial, "strategy") for trial in trials]
+        self.strategy = ALGORITHMS[algorithm](self.instances, self.scalarization, seeds)
+        self.has_certificate = algorithm in CERTIFIED
+        self.noise_scale = self.instances.noise_scale
+        self.noise_seeds = [derive_seed(settings.seed, trial, "noise") for trial in trials]
+        fixed = torch.Generator().manual_seed(derive_seed(settings.seed, -1, "Bayes weights"))
+        bayes = self.strategy.weights.sample(paper.NUM_BAYES_WEIGHTS, generator=fixed, dtype=torch.double)
+        self.tracker = RegretTracker(
+            self.scalarization,
+            lambda weights: self.instances.find_best(self.scalarization, weights),
+            bayes.to(settings.like),
+            self.instances.attainable,
+        )
+        self.state = self.tracker.state
 
-    def __repr__(self) -> str:
-        return f"{self.panel.name}: {self.panel.title}\n{format_text_table(self._make_rows())}"
+    def evaluate(self, x: Tensor) -> Tensor:
+        return self.instances.evaluate(x)
 
-    def _repr_html_(self) -> str:
-        return f"<p>{html.escape(f'{self.panel.name}: {self.panel.title}')}</p>{format_html_table(self._make_rows())}"
+    def watch(self, x: Tensor) -> Columns:
+        strategy = self.strategy
+        row = {"weights": strategy.asked_weights}
+        if self.has_certificate and isinstance(strategy, KernelStrategy):
+            lipschitz = self.scalarization(strategy.asked_weights.squeeze(-2)).lipschitz
+            norm = strategy.covariance_norm(x).squeeze(-1)
+            row["bounds"] = torch.stack([lipschitz, strategy.radius, norm], dim=-1).unsqueeze(-2)
+        return row
 
-    def _make_rows(self) -> list[list[str]]:
-        trials, rounds = next(iter(self.curves.values())).shape
-        head = [f"{trials} trials, {rounds} rounds", f"final {self.panel.metric.replace('_', ' ')}", "seconds"]
-        finals = {label: curve[:, -1].tolist() for label, curve in self.curves.items()}
-        rows = [[label, format_mean_and_sd(last), f"{self.seconds[label]:.1f}"] for label, last in finals.items()]
-        return [head, *rows]
+    def measure(self, columns: Columns) -> Columns:
+        measures = self.tracker.update(columns["weights"], columns["values"])
+        certificate = self._certify(columns.get("bounds"))
+        if certificate is not None:
+            numbers = torch.arange(1, certificate.shape[1] + 1).to(certificate)
+            measures["certificate"] = (certificate / numbers)[:, -columns["x"].shape[1] :]
+        return measures
+
+    def _certify(self, bounds: Tensor | None) -> Tensor | None:
+        """Return the bounds of the regret after each round, ``b x t``, given the latest radii and norms, if any."""
+        if bounds is not None:
+            self.state["bounds"] = torch.cat([self.state.get("bounds", bounds[:, :0]), bounds], dim=1)
+            return regret_certificate(*self.state["bounds"].unbind(dim=-1))
+        if isinstance(self.strategy, KernelStrategy) and self.strategy.bound == "mixture":
+            return self.strategy.certificate()
+        return None
 
 
 def reproduce(request: Request) -> tuple[list[PanelResult], list[str]]:
@@ -100,38 +151,26 @@ def reproduce(request: Request) -> tuple[list[PanelResult], list[str]]:
         ValueError: If the folder holds results of other settings or damaged files; then nothing is written.
     """
     panels, notes = _select_panels(request)
+    benchmarks = {
+        name: make_benchmark(name, request.settings, request.fields.get(EXPERIMENTS[name].data or ""))
+        for panel in panels
+        for name in panel.experiments.values()
+    }
     needed: dict[str, list[str]] = {}
     for panel in panels:
-        for experiment in panel.experiments.values():
-            wanted, left_out = _select_algorithms(experiment, panel.choose_algorithms(request.algorithms), request)
-            if not set(wanted) <= set(request.algorithms):
+        chosen = ("MT-KB",) if panel.is_sweep else request.algorithms
+        for name in panel.experiments.values():
+            needed[name], left_out = _select_algorithms(benchmarks[name], chosen)
+            if not set(needed[name]) <= set(request.algorithms):
                 left_out.append(f"{panel.name} always runs MT-KB, whatever algorithms are named.")
-            needed[experiment] = list(dict.fromkeys([*needed.get(experiment, []), *wanted]))
             notes += [note for note in left_out if note not in notes]
     panels = [panel for panel in panels if any(needed[name] for name in panel.experiments.values())]
-    needed = {name: algorithms for name, algorithms in needed.items() if algorithms}
-    if not needed:
+    benchmarks = {name: benchmark for name, benchmark in benchmarks.items() if needed[name]}
+    if not panels:
         return [], notes
-    with lock_folder(request.out):
-        stores = {name: _open_store(name, request) for name in needed}
-        _run(stores, needed, request)
-        return [_collect_result(panel, stores, needed, request) for panel in panels], notes
-
-
-def _run(stores: dict[str, Store], needed: dict[str, list[str]], request: Request) -> None:
-    plans = [_plan_parts(stores[name], name, algorithms, request) for name, algorithms in needed.items()]
-    parts = [part for plan in plans for part in plan]
-    interrupted = [part for part in parts if _is_active(stores[part.experiment], part)]
-    rest = [part for part in parts if part not in interrupted]
-    for store in stores.values():
-        store.begin()
-    _run_locally(interrupted, stores)
-    if request.scheduler is None:
-        _run_locally(rest, stores)
-    else:
-        _run_on_cluster(rest, stores, request.scheduler)
-    for store in stores.values():
-        store.finish()
+    with _connect(request.scheduler) as executor:
+        work = Work(panels, benchmarks, needed, range(request.trials), request.batch)
+        return work.run(request.out, executor), notes
 
 
 def _select_panels(request: Request) -> tuple[list[Panel], list[str]]:
@@ -146,115 +185,35 @@ def _select_panels(request: Request) -> tuple[list[Panel], list[str]]:
     return panels, notes
 
 
-def _select_algorithms(experiment: str, algorithms: Iterable[str], request: Request) -> tuple[list[str], list[str]]:
-    num_tasks = _build_one_instance(experiment, request).num_tasks
+def _select_algorithms(benchmark: Benchmark, algorithms: Sequence[str]) -> tuple[list[str], list[str]]:
+    num_tasks = benchmark.sizes["y"]
     too_many = num_tasks > MOST_TASKS
-    wanted = [name for name in algorithms if not (too_many and name == "qLogNEHVI")]
-    note = f"qLogNEHVI is left out of {experiment}: it takes at most {MOST_TASKS} tasks, not {num_tasks}."
+    wanted = [name for name in dict.fromkeys(algorithms) if not (too_many and name == "qLogNEHVI")]
+    note = f"qLogNEHVI is left out of {benchmark.name}: it takes at most {MOST_TASKS} tasks, not {num_tasks}."
     return wanted, [note] if too_many and "qLogNEHVI" in algorithms else []
 
 
-def _build_one_instance(experiment: str, request: Request) -> Any:
-    return build_instances(experiment, (0,), request.settings, request.fields.get(EXPERIMENTS[experiment].data or ""))
-
-
-def _open_store(name: str, request: Request) -> Store:
-    experiment, one = EXPERIMENTS[name], _build_one_instance(name, request)
-    facts = describe_experiment(experiment, request.settings, request.fields.get(experiment.data or ""))
-    d = next(iter(one.space.values())).shape[-1]
-    settings = {"mtbo_torch": mtbo_torch.__version__} | facts
-    return Store(request.out / "runs" / name, settings, (one.num_tasks, d, one.num_tasks))
-
-
-def _plan_parts(store: Store, experiment: str, algorithms: Sequence[str], request: Request) -> list[Part]:
-    """Return the remaining parts of an experiment, the interrupted part with its own trials first."""
-    data = request.fields.get(EXPERIMENTS[experiment].data or "")
-    parts, begun = [], set()
-    if store.active is not None:
-        parts.append(Part(experiment, store.active["algorithm"], tuple(store.active["trials"]), request.settings, data))
-        begun = {(parts[0].algorithm, trial) for trial in parts[0].trials}
-    for algorithm in algorithms:
-        done = store.find_complete(algorithm)
-        left = [i for i in range(request.trials) if i not in done and (algorithm, i) not in begun]
-        batches = [tuple(left[i : i + request.batch]) for i in range(0, len(left), request.batch)]
-        parts += [Part(experiment, algorithm, trials, request.settings, data) for trials in batches]
-    return parts
-
-
-def _is_active(store: Store, part: Part) -> bool:
-    active = store.active
-    return active is not None and (active["algorithm"], tuple(active["trials"])) == (part.algorithm, part.trials)
-
-
-def _run_locally(parts: Sequence[Part], stores: dict[str, Store]) -> None:
-    if not parts:
+@contextmanager
+def _connect(scheduler: str | None) -> Iterator[Executor | None]:
+    """Connect to a Dask cluster, if there is one."""
+    if scheduler is None:
+        yield None
         return
-    with progress_bar(sum(part.settings.rounds for part in parts), "starting") as bar:
-        for part in parts:
-            bar.set_description(f"{part.experiment} {part.algorithm}")
-            _run_one(part, stores[part.experiment], bar)
-
-
-def _run_one(part: Part, store: Store, bar: Any) -> None:
-    run = Run(part)
-    if store.active is not None:
-        run.load_state_dict(store.active["run"])
-        bar.update(run.round)
-    blocks: list[Columns] = []
-    committed, seconds, last = run.round, run.seconds, time.monotonic()
-    while not run.is_done:
-        before = run.round
-        blocks.append(run.advance())
-        bar.update(run.round - before)
-        if run.is_done or time.monotonic() - last > SECONDS_BETWEEN_COMMITS:
-            active = {"algorithm": part.algorithm, "trials": list(part.trials), "run": run.state_dict()}
-            left, spent = None if run.is_done else active, run.seconds - seconds
-            store.append(part.algorithm, part.trials, committed + 1, join(blocks), spent, left)
-            blocks, committed, seconds, last = [], run.round, run.seconds, time.monotonic()
-
-
-_ONE_AT_A_TIME = threading.Lock()
-
-
-def _run_part_alone(part: Part) -> tuple[Columns, float]:
-    # A worker may have several threads, but BoTorch's optimizers use the random generator of the process.
-    with _ONE_AT_A_TIME:
-        return run_part(part)
-
-
-def _run_on_cluster(parts: Sequence[Part], stores: dict[str, Store], scheduler: str) -> None:
-    from distributed import Client, KilledWorker, as_completed
-
+    try:
+        from distributed import Client, KilledWorker
+    except ImportError:
+        raise ImportError('A cluster needs Dask. Run: pip install "mtbo-torch[cluster]"') from None
     try:
         client = Client(scheduler, timeout=SECONDS_TO_CONNECT)
     except (OSError, ValueError) as error:
         raise ValueError(
             f"--scheduler should be the address of a running Dask scheduler, got {scheduler} ({error})."
         ) from error
-    with client, progress_bar(len(parts), "on the cluster", unit="part") as bar:
-        futures = {client.submit(_run_part_alone, part, pure=False): part for part in parts}
-        for future in as_completed(futures):
-            part = futures[future]
-            try:
-                columns, seconds = future.result()
-            except KilledWorker as error:
-                raise ValueError(
-                    f"--scheduler should have working workers, got several that died while running {part.algorithm} in "
-                    f"{part.experiment}. Check their memory and logs; finished parts are kept."
-                ) from error
-            stores[part.experiment].append(part.algorithm, part.trials, 1, columns, seconds, None)
-            bar.update(1)
-
-
-def _collect_result(
-    panel: Panel, stores: dict[str, Store], needed: dict[str, list[str]], request: Request
-) -> PanelResult:
-    columns: dict[str, dict[str, Tensor]] = {}
-    seconds: dict[str, float] = {}
-    for label, experiment in panel.experiments.items():
-        wanted = [name for name in panel.choose_algorithms(request.algorithms) if name in needed[experiment]]
-        for algorithm, curves in stores[experiment].load_curves(wanted, request.trials).items():
-            columns[label or algorithm] = curves
-            seconds[label or algorithm] = stores[experiment].seconds[algorithm]
-    settings = {name: stores[name].settings for name in panel.experiments.values()}
-    return PanelResult(panel, columns, seconds, settings)
+    with client:
+        try:
+            yield client.get_executor(pure=False)
+        except KilledWorker as error:
+            raise ValueError(
+                "--scheduler should have working workers, got several that died while running the same part. Check "
+                "their memory and logs; finished parts are kept."
+            ) from error

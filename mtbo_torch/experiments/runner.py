@@ -3,25 +3,79 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mtbo_torch.experiments.algorithms import ALGORITHMS, CERTIFIED
-from mtbo_torch.experiments.instances import derive_seed
-from mtbo_torch.experiments.panels import EXPERIMENTS, Settings, build_instances
-from mtbo_torch.metrics import RegretTracker, regret_certificate
-from mtbo_torch.problems import FieldProblem, paper
-from mtbo_torch.strategies.kernelized import KernelStrategy
+from mtbo_torch.strategies import Strategy
 
-# Regrets are computed in blocks of this many rounds, so that an interrupted run repeats the arithmetic of an
+# Measures are computed in blocks of this many rounds, so that an interrupted run repeats the arithmetic of an
 # uninterrupted one.
 BLOCK = 10
 
 Columns = dict[str, Tensor]
+
+
+class Trials(ABC):
+    """Trials of one algorithm side by side: what it runs on, and how well it does.
+
+    Attributes:
+        strategy: With b trials.
+        noise_scale: The standard deviation of the noise.
+        noise_seeds: Of each trial.
+        state: What is needed besides the strategy to continue after any block; changed in place.
+    """
+
+    strategy: Strategy
+    noise_scale: float
+    noise_seeds: Sequence[int]
+    state: dict[str, Tensor]
+
+    @abstractmethod
+    def evaluate(self, x: Tensor) -> Tensor:
+        """Return the true values ``b x 1 x n`` at points ``b x 1 x d``."""
+
+    def watch(self, x: Tensor) -> Columns:
+        """Return what to note of points ``b x 1 x d`` before their values are told, each ``b x 1 x k``."""
+        return {}
+
+    @abstractmethod
+    def measure(self, columns: Columns) -> Columns:
+        """Return the measures of q rounds, each ``b x q``.
+
+        The columns are those of :meth:`watch`, the points ``x``, what was observed there, ``y``, and the true
+        ``values``.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class Benchmark:
+    """A problem, the algorithms that can run on it, and what is measured.
+
+    Attributes:
+        name: The name of the folder with its results.
+        settings: Everything that determines the numbers, as plain data, among it the number of `rounds`.
+        sizes: How many columns the table has for weights, points and observations.
+        measures: The names of what is measured.
+        algorithms: The names of all algorithms, in the order of the table.
+        start: Takes the name of an algorithm and the numbers of some trials to these trials, about to begin.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    sizes: Mapping[str, int]
+    measures: Sequence[str]
+    algorithms: Sequence[str]
+    start: Callable[[str, Sequence[int]], Trials]
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds of each trial."""
+        return int(self.settings["rounds"])
 
 
 @dataclass(frozen=True)
@@ -29,18 +83,14 @@ class Part:
     """A piece of work: some trials of one algorithm.
 
     Attributes:
-        experiment: The name of the experiment.
+        benchmark: Where the algorithm runs.
         algorithm: The name of the algorithm.
         trials: The numbers of the trials.
-        settings: The settings that all runs share.
-        field: The data of the experiment, if it needs any.
     """
 
-    experiment: str
+    benchmark: Benchmark
     algorithm: str
     trials: tuple[int, ...]
-    settings: Settings
-    field: FieldProblem | None = None
 
 
 class Run:
@@ -48,94 +98,61 @@ class Run:
 
     Attributes:
         round: The number of rounds played.
-        seconds: The time of these rounds.
+        seconds: The time that the strategy took.
     """
 
     def __init__(self, part: Part) -> None:
-        settings, experiment = part.settings, EXPERIMENTS[part.experiment]
-        self.part, self.scalarization = part, experiment.scalarization
-        self.instances = build_instances(part.experiment, part.trials, settings, part.field)
-        seeds = [derive_seed(settings.seed, trial, "strategy") for trial in part.trials]
-        self.strategy = ALGORITHMS[part.algorithm](self.instances, self.scalarization, seeds)
-        self.noise = [torch.Generator().manual_seed(derive_seed(settings.seed, i, "noise")) for i in part.trials]
-        fixed = torch.Generator().manual_seed(derive_seed(settings.seed, -1, "Bayes weights"))
-        bayes = self.strategy.weights.sample(paper.NUM_BAYES_WEIGHTS, generator=fixed, dtype=torch.double)
-        self.tracker = RegretTracker(
-            self.scalarization,
-            lambda weights: self.instances.find_best(self.scalarization, weights),
-            bayes.to(settings.like),
-            self.instances.attainable,
-        )
-        self.bounds = settings.like.new_empty(len(part.trials), 0, 3)
+        self.part, self.trials = part, part.benchmark.start(part.algorithm, part.trials)
+        self.noise = [torch.Generator().manual_seed(seed) for seed in self.trials.noise_seeds]
         self.round, self.seconds = 0, 0.0
 
     @property
     def is_done(self) -> bool:
         """True if all rounds were played."""
-        return self.round >= self.part.settings.rounds
+        return self.round >= self.part.benchmark.rounds
 
     def advance(self) -> Columns:
         """Play a block of rounds; return its columns, each ``b x q`` or ``b x q x k``."""
-        started = time.perf_counter()
-        count = min(BLOCK - self.round % BLOCK, self.part.settings.rounds - self.round)
-        rounds = [self._play() for _ in range(count)]
-        columns = join(rounds)
-        self.seconds += time.perf_counter() - started
+        count = min(BLOCK - self.round % BLOCK, self.part.benchmark.rounds - self.round)
+        columns = join([self._play() for _ in range(count)])
         self.round += count
-        values = columns.pop("values")
-        columns |= self.tracker.update(columns["weights"], values)
-        certificate = self._certify(columns.pop("bounds", None))
-        if certificate is not None:
-            numbers = torch.arange(self.round - count + 1, self.round + 1).to(values)
-            columns["certificate"] = certificate[:, -count:] / numbers
+        columns |= self.trials.measure(columns)
         return {name: column.double().cpu() for name, column in columns.items()}
 
-    def _certify(self, bounds: Tensor | None) -> Tensor | None:
-        """Return the bounds of the regret after each round, ``b x t``, given the latest radii and norms, if any."""
-        if bounds is not None:
-            self.bounds = torch.cat([self.bounds, bounds], dim=1)
-            return regret_certificate(*self.bounds.unbind(dim=-1))
-        strategy = self.strategy
-        if isinstance(strategy, KernelStrategy) and strategy.bound == "mixture":
-            return strategy.certificate()
-        return None
-
     def _play(self) -> Columns:
-        strategy, instances = self.strategy, self.instances
-        x = strategy.ask()
-        values = instances.evaluate(x)
-        draws = [torch.randn(1, instances.num_tasks, generator=g, dtype=torch.double) for g in self.noise]
-        y = values + instances.noise_scale * torch.stack(draws).to(values)
-        row = {"weights": strategy.asked_weights, "x": x, "y": y, "values": values}
-        if self.part.algorithm in CERTIFIED and isinstance(strategy, KernelStrategy):
-            lipschitz = self.scalarization(strategy.asked_weights.squeeze(-2)).lipschitz
-            norm = strategy.covariance_norm(x).squeeze(-1)
-            row["bounds"] = torch.stack([lipschitz, strategy.radius, norm], dim=-1).unsqueeze(-2)
-        strategy.tell(x, y)
+        asked = self._time(self.trials.strategy.ask)
+        x = asked.reshape(len(self.noise), 1, -1)
+        values = self.trials.evaluate(x)
+        draws = [torch.randn(1, values.shape[-1], generator=g, dtype=torch.double) for g in self.noise]
+        y = values + self.trials.noise_scale * torch.stack(draws).to(values)
+        row = {"x": x, "y": y, "values": values} | self.trials.watch(x)
+        self._time(self.trials.strategy.tell, asked, y.reshape(*asked.shape[:-1], -1))
         return row
+
+    def _time(self, step: Callable[..., Any], *arguments: Tensor) -> Any:
+        started = time.perf_counter()
+        result = step(*arguments)
+        self.seconds += time.perf_counter() - started
+        return result
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to continue bit for bit after any block."""
         return {
             "round": self.round,
             "seconds": self.seconds,
-            "strategy": self.strategy.state_dict(),
+            "strategy": self.trials.strategy.state_dict(),
             "noise": [generator.get_state() for generator in self.noise],
-            "tracker": dict(self.tracker.state),
-            "bounds": self.bounds,
+            "measured": dict(self.trials.state),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the :meth:`state_dict` of the same part."""
-        self.strategy.load_state_dict(state["strategy"])
+        self.trials.strategy.load_state_dict(state["strategy"])
         for generator, value in zip(self.noise, state["noise"], strict=True):
             generator.set_state(value)
-        like = self.part.settings.like
-        self.tracker.state = {
-            name: value.to(like) if value.is_floating_point() else value.to(like.device)
-            for name, value in state["tracker"].items()
-        }
-        self.bounds = state["bounds"].to(like)
+        like = self.trials.strategy.train_X
+        for name, value in state["measured"].items():
+            self.trials.state[name] = value.to(like) if value.is_floating_point() else value.to(like.device)
         self.round, self.seconds = state["round"], state["seconds"]
 
 

@@ -17,17 +17,8 @@ import torch
 from torch import Tensor
 
 from mtbo_torch.checks import checksum
-from mtbo_torch.experiments.algorithms import ALGORITHMS
+from mtbo_torch.experiments.runner import Benchmark
 
-REGRETS = (
-    "regret",
-    "average_regret",
-    "simple_regret",
-    "bayes_regret",
-    "front_share",
-    "hypervolume_share",
-    "certificate",
-)
 KEYS = ("algorithm", "trial", "round")
 STATE = {"settings", "rounds", "rows", "seconds", "active"}
 
@@ -102,7 +93,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 class Store:
-    """The folder of one experiment.
+    """The folder of one benchmark.
 
     ``results.csv`` is the table, with one line for each algorithm, trial and round. ``state.pt`` stores the settings,
     how many lines count, their checksum and how to continue; ``settings.json`` shows the settings to people. Lines are
@@ -110,19 +101,19 @@ class Store:
     depend on the order of the lines, so a sorted table needs no new state.
 
     Args:
-        folder: The folder of the experiment.
-        settings: Everything that determines its numbers.
-        sizes: The numbers of columns of weights, x and y.
+        folder: The folder.
+        benchmark: What runs there.
 
     Raises:
         ValueError: If the folder holds results of other settings or damaged files.
     """
 
-    def __init__(self, folder: Path, settings: dict[str, Any], sizes: tuple[int, int, int]) -> None:
-        self._remedy = f"Choose another folder with --out, or delete {folder}."
-        self.folder, self.settings = folder, json.loads(json.dumps(settings))
-        wide = [f"{name}_{i + 1}" for name, size in zip(("weights", "x", "y"), sizes, strict=True) for i in range(size)]
-        self.header = ",".join([*KEYS, *wide, *REGRETS]).encode()
+    def __init__(self, folder: Path, benchmark: Benchmark) -> None:
+        self._remedy = f"Choose another folder, or delete {folder}."
+        self.folder, self.benchmark = folder, benchmark
+        self.settings = json.loads(json.dumps(benchmark.settings))
+        wide = [f"{name}_{i + 1}" for name, size in benchmark.sizes.items() for i in range(size)]
+        self.header = ",".join([*KEYS, *wide, *benchmark.measures]).encode()
         self.rounds: dict[str, dict[int, int]] = {}
         self.rows = 0
         self.seconds: dict[str, float] = {}
@@ -156,7 +147,7 @@ class Store:
         active: dict[str, Any] | None,
     ) -> None:
         """Add rounds of some trials and, unless the run is complete, the state from which it continues."""
-        count = columns["regret"].shape[1]
+        count = columns["x"].shape[1]
         lines = self._format_lines(algorithm, trials, first_round, columns)
         with self._path("results.csv").open("ab") as file:
             file.write(b"".join(line + b"\n" for line in lines))
@@ -169,37 +160,40 @@ class Store:
         self._commit()
 
     def finish(self) -> None:
-        """Sort the table, so that it does not depend on the order of its parts."""
-        order = {name: i for i, name in enumerate(ALGORITHMS)}
+        """Sort the table, so that it does not depend on the order of its parts; other algorithms last."""
+        known = self.benchmark.algorithms
+        order = {name: i for i, name in enumerate([*known, *sorted(self.rounds.keys() - set(known))])}
         rows = [line.decode().split(",") for line in self._read_lines()]
         rows.sort(key=lambda row: (order[row[0]], int(row[1]), int(row[2])))
         self._write_table([",".join(row).encode() for row in rows])
 
-    def load_curves(self, algorithms: Sequence[str], trials: int) -> dict[str, dict[str, Tensor]]:
-        """Return ``trials x rounds`` numbers for each algorithm and regret, NaN if missing."""
+    def load_curves(self, algorithms: Sequence[str], trials: Sequence[int]) -> dict[str, dict[str, Tensor]]:
+        """Return ``trials x rounds`` numbers for each algorithm and measure, NaN if missing."""
+        order = {str(trial): i for i, trial in enumerate(trials)}
         places: dict[str, list[list[int]]] = {name: [] for name in algorithms}
         numbers: dict[str, list[list[float]]] = {name: [] for name in algorithms}
         for line in self._read_lines():
             row = line.decode().split(",")
-            if row[0] in places and int(row[1]) < trials:
-                places[row[0]].append([int(row[1]), int(row[2]) - 1])
-                numbers[row[0]].append([float(cell or "nan") for cell in row[-len(REGRETS) :]])
+            if row[0] in places and row[1] in order:
+                places[row[0]].append([order[row[1]], int(row[2]) - 1])
+                numbers[row[0]].append([float(cell or "nan") for cell in row[-len(self.benchmark.measures) :]])
         curves = {}
         for name in algorithms:
-            table = torch.full((trials, self.settings["rounds"], len(REGRETS)), torch.nan, dtype=torch.double)
+            shape = (len(trials), self.settings["rounds"], len(self.benchmark.measures))
+            table = torch.full(shape, torch.nan, dtype=torch.double)
             table[tuple(torch.tensor(places[name]).T)] = torch.tensor(numbers[name], dtype=torch.double)
-            curves[name] = dict(zip(REGRETS, table.unbind(dim=-1), strict=True))
+            curves[name] = dict(zip(self.benchmark.measures, table.unbind(dim=-1), strict=True))
         return curves
 
     def _format_lines(
         self, algorithm: str, trials: Sequence[int], first_round: int, columns: dict[str, Tensor]
     ) -> list[bytes]:
-        wide = torch.cat([columns[name] for name in ("weights", "x", "y")], dim=-1).tolist()
-        absent = torch.full_like(columns["regret"], torch.nan)
-        regrets = torch.stack([columns.get(name, absent) for name in REGRETS], dim=-1).tolist()
+        wide = torch.cat([columns[name] for name in self.benchmark.sizes], dim=-1).tolist()
+        absent = torch.full_like(columns["x"][..., 0], torch.nan)
+        measured = torch.stack([columns.get(name, absent) for name in self.benchmark.measures], dim=-1).tolist()
         lines = []
         for i, trial in enumerate(trials):
-            for j, (cells, scores) in enumerate(zip(wide[i], regrets[i], strict=True)):
+            for j, (cells, scores) in enumerate(zip(wide[i], measured[i], strict=True)):
                 numbers = ["" if value != value else repr(value) for value in (*cells, *scores)]
                 lines.append(",".join([algorithm, str(trial), str(first_round + j), *numbers]).encode())
         return lines

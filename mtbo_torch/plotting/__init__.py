@@ -1,5 +1,10 @@
 """Figures. Only this package imports matplotlib. Every plot draws on the axes it is given and returns them."""
 
+try:
+    import matplotlib as mpl  # noqa: F401
+except ImportError:
+    raise ImportError('Plots need matplotlib. Run: pip install "mtbo-torch[plot]"') from None
+
 from mtbo_torch.plotting.axes import COLORS
 from mtbo_torch.plotting.figures import save_demo, save_panel
 from mtbo_torch.plotting.fronts import plot_parallel, plot_pareto

@@ -34,15 +34,16 @@ def save_panel(
     is_guaranteed: bool,
     pairs: Sequence[tuple[str, str]],
     paths: Sequence[Path],
+    yscale: str = "log",
 ) -> None:
-    """Save a panel of the paper: all regrets, certificates if there are any, and paired differences."""
+    """Save a panel: all curves, certificates if there are any, and paired differences."""
     parts = ["regret", "certificates"] if certificates else ["regret"]
     heights = [4.0, 1.0 + 0.35 * len(pairs)] if pairs else [4.0]
     figure = plt.figure(figsize=(6.5 * len(parts), sum(heights)), layout="constrained")
     grid = figure.add_gridspec(len(heights), len(parts), height_ratios=heights)
     axes = {part: figure.add_subplot(grid[0, i]) for i, part in enumerate(parts)}
     try:
-        plot_regret(curves, axes["regret"], ylabel).set(title=title, yscale="log")
+        plot_regret(curves, axes["regret"], ylabel).set(title=title, yscale=yscale)
         if certificates:
             doubt = "" if is_guaranteed else " (b is not a bound here)"
             ax = plot_certificate(curves, certificates, axes["certificates"])

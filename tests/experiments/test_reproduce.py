@@ -17,18 +17,19 @@ import pytest
 import torch
 
 from mtbo_torch.cli import main
+from mtbo_torch.experiments import engine
 from mtbo_torch.experiments import reproduce as module
-from mtbo_torch.experiments.panels import Claim, Settings
+from mtbo_torch.experiments.panels import Settings
 from mtbo_torch.experiments.reproduce import Request, reproduce
+from mtbo_torch.experiments.results import Claim, judge
 from mtbo_torch.experiments.storage import Store
-from mtbo_torch.report import judge
 
 pytestmark = pytest.mark.usefixtures("plain_pictures")
 FAST = ["--trials", "2", "--rounds", "12"]
 RUNS = "runs/rkhs-2-chebyshev"
 # Commits after every block of rounds, to be killed in between.
 IMPATIENT = (
-    "import sys; from mtbo_torch.experiments import reproduce; reproduce.SECONDS_BETWEEN_COMMITS = 0.0; "
+    "import sys; from mtbo_torch.experiments import engine; engine.SECONDS_BETWEEN_COMMITS = 0.0; "
     "from mtbo_torch.cli import main; main(sys.argv[1:])"
 )
 
@@ -128,7 +129,7 @@ def test_killed_and_continued_ends_with_the_same_table(tmp_path: Path) -> None:
 def test_an_interrupted_part_is_finished_whatever_is_asked_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SECONDS_BETWEEN_COMMITS", 0.0)
+    monkeypatch.setattr(engine, "SECONDS_BETWEEN_COMMITS", 0.0)
     request = Request(["fig1b"], tmp_path / "a", Settings(rounds=30), ["MT-KB"], trials=2)
     calls, append = [], Store.append
 
@@ -266,7 +267,7 @@ def test_interrupted_by_hand(
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "_run_one", interrupted)
+    monkeypatch.setattr(engine, "_run_one", interrupted)
     with pytest.raises(SystemExit) as failure:
         main(["reproduce", "fig1b", *FAST, "--out", str(tmp_path)])
     assert failure.value.code == 130
@@ -337,10 +338,11 @@ def test_a_panel_without_its_data_is_skipped_with_a_sentence(
 
 
 def test_hypervolume_methods_are_left_out_where_they_cannot_run(tmp_path: Path) -> None:
-    request = Request(["fig1c"], tmp_path, Settings(rounds=3), ["random", "qLogNEHVI"], trials=1)
+    request = Request(["fig1c"], tmp_path, Settings(rounds=3), ["random", "qLogNEHVI", "random"], trials=1)
     results, notes = reproduce(request)
     assert notes == ["qLogNEHVI is left out of rkhs-20-chebyshev: it takes at most 4 tasks, not 20."]
     assert list(results[0].curves) == ["random"]
+    assert len(table(tmp_path, "runs/rkhs-20-chebyshev").splitlines()) == 1 + 3
 
 
 def test_claims_are_judged_by_the_numbers() -> None:

@@ -13,6 +13,7 @@ from mtbo_torch import ChebyshevScalarization, LinearScalarization, UniformWeigh
 from mtbo_torch.experiments.algorithms import ALGORITHMS, DEFAULT_ALGORITHMS, resolve_names
 from mtbo_torch.experiments.instances import compute_norm_over_kappa, derive_seed
 from mtbo_torch.experiments.panels import EXPERIMENTS, PANELS, Settings, build_instances
+from mtbo_torch.experiments.reproduce import make_benchmark
 from mtbo_torch.experiments.runner import Part, Run, run_part
 from mtbo_torch.problems import paper
 
@@ -38,9 +39,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:No function of norm")
 )
 def test_trials_batched_or_one_by_one(experiment: str, algorithm: str) -> None:
     settings = Settings(rounds=12)
-    together, _ = run_part(Part(experiment, algorithm, (0, 1, 4), settings))
+    together, _ = run_part(Part(make_benchmark(experiment, settings), algorithm, (0, 1, 4)))
     for place, trial in ((0, 0), (2, 4)):
-        alone, _ = run_part(Part(experiment, algorithm, (trial,), settings))
+        alone, _ = run_part(Part(make_benchmark(experiment, settings), algorithm, (trial,)))
         assert torch.equal(alone["x"][0], together["x"][place])
         for name, column in alone.items():
             # The norms behind a certificate pass through eigenvectors of a near-singular matrix.
@@ -51,9 +52,9 @@ def test_trials_batched_or_one_by_one(experiment: str, algorithm: str) -> None:
 @pytest.mark.slow
 def test_a_dictionary_does_not_depend_on_those_beside_it() -> None:
     settings = Settings(rounds=100)
-    together, _ = run_part(Part("rkhs-2-chebyshev", "IT-BKB", tuple(range(10)), settings))
+    together, _ = run_part(Part(make_benchmark("rkhs-2-chebyshev", settings), "IT-BKB", tuple(range(10))))
     for trial in (2, 6):
-        alone, _ = run_part(Part("rkhs-2-chebyshev", "IT-BKB", (trial,), settings))
+        alone, _ = run_part(Part(make_benchmark("rkhs-2-chebyshev", settings), "IT-BKB", (trial,)))
         assert torch.equal(alone["x"][0], together["x"][trial])
 
 
@@ -67,8 +68,8 @@ def test_a_dictionary_does_not_depend_on_those_beside_it() -> None:
 )
 def test_trials_on_a_box_batched_or_one_by_one(algorithm: str) -> None:
     settings = Settings(rounds=6)
-    together, _ = run_part(Part("branin-chebyshev", algorithm, (0, 1), settings))
-    alone, _ = run_part(Part("branin-chebyshev", algorithm, (1,), settings))
+    together, _ = run_part(Part(make_benchmark("branin-chebyshev", settings), algorithm, (0, 1)))
+    alone, _ = run_part(Part(make_benchmark("branin-chebyshev", settings), algorithm, (1,)))
     close(together["x"][1], alone["x"][0], 1e-6)
     close(together["regret"][1], alone["regret"][0], 1e-6)
 
@@ -82,7 +83,8 @@ def test_trials_on_a_box_batched_or_one_by_one(algorithm: str) -> None:
     ],
 )
 def test_a_run_continues_bit_for_bit(experiment: str, algorithm: str) -> None:
-    part = Part(experiment, algorithm, (0, 1), Settings(rounds=23 if experiment.startswith("rkhs") else 12))
+    settings = Settings(rounds=23 if experiment.startswith("rkhs") else 12)
+    part = Part(make_benchmark(experiment, settings), algorithm, (0, 1))
     run = Run(part)
     run.advance()
     file = io.BytesIO()
@@ -102,7 +104,7 @@ def test_all_algorithms_meet_the_same_functions_weights_and_noise() -> None:
     instances = build_instances("rkhs-2-chebyshev", (0, 1), settings, None)
     noises, weights = [], []
     for algorithm in DEFAULT_ALGORITHMS:
-        columns, _ = run_part(Part("rkhs-2-chebyshev", algorithm, (0, 1), settings))
+        columns, _ = run_part(Part(make_benchmark("rkhs-2-chebyshev", settings), algorithm, (0, 1)))
         noises.append(columns["y"] - instances.evaluate(columns["x"]))
         weights.append(columns["weights"])
     for noise, weight in zip(noises, weights, strict=True):
@@ -113,7 +115,7 @@ def test_all_algorithms_meet_the_same_functions_weights_and_noise() -> None:
 
 def test_regrets_of_a_run_against_brute_force() -> None:
     settings = Settings(rounds=15)
-    columns, _ = run_part(Part("sine-chebyshev", "MT-KB", (0,), settings))
+    columns, _ = run_part(Part(make_benchmark("sine-chebyshev", settings), "MT-KB", (0,)))
     instances = build_instances("sine-chebyshev", (0,), settings, None)
     table, values = instances.attainable[0].numpy(), instances.evaluate(columns["x"])[0].numpy()
     w = columns["weights"][0].numpy()
@@ -124,7 +126,8 @@ def test_regrets_of_a_run_against_brute_force() -> None:
 
 def test_other_seeds_and_trials_are_other_runs() -> None:
     def x(trial: int, seed: int) -> torch.Tensor:
-        return run_part(Part("rkhs-2-chebyshev", "random", (trial,), Settings(rounds=5, seed=seed)))[0]["x"]
+        benchmark = make_benchmark("rkhs-2-chebyshev", Settings(rounds=5, seed=seed))
+        return run_part(Part(benchmark, "random", (trial,)))[0]["x"]
 
     assert torch.equal(x(0, 0), x(0, 0))
     assert not torch.equal(x(0, 0), x(1, 0))
@@ -134,7 +137,8 @@ def test_other_seeds_and_trials_are_other_runs() -> None:
 
 @EVERY
 def test_single_precision(algorithm: str) -> None:
-    columns, _ = run_part(Part("rkhs-2-chebyshev", algorithm, (0, 1), Settings(rounds=20, dtype="float32")))
+    benchmark = make_benchmark("rkhs-2-chebyshev", Settings(rounds=20, dtype="float32"))
+    columns, _ = run_part(Part(benchmark, algorithm, (0, 1)))
     assert all(not column.isnan().any() for name, column in columns.items() if name != "hypervolume_share")
     kinds = [Settings(dtype=dtype) for dtype in ("float32", "float64")]
     tables = [build_instances("rkhs-2-chebyshev", (0, 1), kind, None).attainable for kind in kinds]

@@ -11,13 +11,21 @@ import pytest
 import torch
 
 from mtbo_torch.experiments import storage
-from mtbo_torch.experiments.storage import REGRETS, Store, lock_folder
+from mtbo_torch.experiments.algorithms import ALGORITHMS
+from mtbo_torch.experiments.reproduce import REGRETS
+from mtbo_torch.experiments.runner import Benchmark, Trials
+from mtbo_torch.experiments.storage import Store, lock_folder
 
+SIZES = {"weights": 2, "x": 1, "y": 2}
 SETTINGS = {"rounds": 6, "seed": 0, "paper": {"eta": 0.1}}
 
 
 def store(folder: Path, **changes: object) -> Store:
-    return Store(folder, SETTINGS | changes, (2, 1, 2))
+    return Store(folder, Benchmark("here", SETTINGS | changes, SIZES, REGRETS, tuple(ALGORITHMS), forbid))
+
+
+def forbid(*arguments: object) -> Trials:
+    raise AssertionError("nothing is run")
 
 
 def block(trials: int, rounds: int, start: float = 0.0) -> dict[str, torch.Tensor]:
@@ -40,7 +48,7 @@ def test_a_table_comes_back_as_it_was(tmp_path: Path) -> None:
     assert again.find_complete("MT-KB") == {0, 1}
     assert again.find_complete("MOBO") == set()
     assert again.seconds == {"MT-KB": 1.5}
-    curves = again.load_curves(["MT-KB"], 2)["MT-KB"]
+    curves = again.load_curves(["MT-KB"], range(2))["MT-KB"]
     assert torch.equal(curves["simple_regret"], block(2, 6)["simple_regret"])
     assert curves["certificate"].isnan().all()
     header = (tmp_path / "results.csv").read_text().split("\n")[0]
@@ -97,7 +105,7 @@ def test_killed_before_the_first_row(count: int, tmp_path: Path, monkeypatch: py
     monkeypatch.undo()
     filled(tmp_path)
     assert store(tmp_path).find_complete("MT-KB") == {0, 1}
-    assert store(tmp_path).load_curves(["MT-KB"], 2)["MT-KB"]["regret"].isfinite().all()
+    assert store(tmp_path).load_curves(["MT-KB"], range(2))["MT-KB"]["regret"].isfinite().all()
 
 
 def test_killed_while_sorting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +175,7 @@ def take(name: str) -> Callable[[Path], None]:
 
     def damage(folder: Path) -> None:
         other = folder / "other"
-        one = Store(other, SETTINGS | {"seed": 1}, (2, 1, 2))
+        one = store(other, seed=1)
         one.begin()
         one.append("MT-KB", [0, 1], 1, block(2, 6, 5.0), 1.5, None)
         (other / name).replace(folder / name)
