@@ -311,8 +311,14 @@ def draw(curves: Curves, path: Path) -> None:
 def summarize(curves: Curves, rows: list[list[str]]) -> list[list[str]]:
     """Return the rows of a short table: mean shares, and how much longer a round of qLogNEHVI takes than one of ours.
 
-    An asterisk marks modest settings, where no run has the usual ones.
+    An asterisk marks modest settings, where no run has the usual ones. What has fewer runs than ours is left out.
     """
+    curves = {
+        name: {
+            algorithm: runs for algorithm, runs in all_runs.items() if len(runs) >= len(all_runs.get("Optimizer", ()))
+        }
+        for name, all_runs in curves.items()
+    }
     columns = {"Optimizer": ("Optimizer",), "qLogNEHVI": PEERS}
     columns |= {"qLogNParEGO": ("qLogNParEGO", "qLogNParEGO, modest"), "Sobol": ("Sobol",)}
     were_run = {algorithm for of_algorithm in curves.values() for algorithm in of_algorithm}
