@@ -31,6 +31,7 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx-ma
 exclude_patterns = ["_build"]
 
 html_theme = "furo"
+pygments_dark_style = "monokai"
 html_title = f"mtbo_torch {release}"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]

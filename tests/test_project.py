@@ -267,17 +267,18 @@ def run_demo_of(wheel: Path, folder: Path) -> str:
     `make package` installs everything.
     """
     empty = folder / "empty"
-    subprocess.run([sys.executable, "-m", "venv", empty], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", empty], check=True)
     [packages] = (empty / "lib").glob("python*/site-packages")
     (packages / "hosts.pth").write_text(f"{sysconfig.get_path('purelib')}\n")  # editable packages there are not seen
     bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    pip = [sys.executable, "-m", "pip", "--python", empty / "bin/python", "install", "--no-index"]
     for command in (
-        ["pip", "install", "--no-index", "--no-deps", "--force-reinstall", wheel],
-        ["pip", "install", "--no-index", f"mtbo_torch[plot] @ {wheel.as_uri()}"],  # finds that all is there
-        ["mtbo-torch", "demo", "--trials", "1", "--rounds", "3"],
-        ["python", "-c", "import mtbo_torch; print(mtbo_torch.__file__)"],
+        [*pip, "--no-deps", "--force-reinstall", wheel],
+        [*pip, f"mtbo_torch[plot] @ {wheel.as_uri()}"],  # finds that all it requires is there
+        [empty / "bin/mtbo-torch", "demo", "--trials", "1", "--rounds", "3"],
+        [empty / "bin/python", "-c", "import mtbo_torch; print(mtbo_torch.__file__)"],
     ):
-        ran = subprocess.run([empty / "bin" / command[0], *command[1:]], cwd=folder, env=bare, capture_output=True)
+        ran = subprocess.run(command, cwd=folder, env=bare, capture_output=True)
         assert ran.returncode == 0, ran.stderr.decode()
     assert (folder / "demo.png").exists()
     return ran.stdout.decode().partition("/lib/")[0]
