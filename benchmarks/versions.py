@@ -22,7 +22,7 @@ from pathlib import Path
 from record import ROOT, format_rows, record
 
 WITH_BOTORCH = ["tests/test_kernels.py", "tests/test_acquisition.py"]
-# The oldest that pyproject.toml allows, what lies between, and the tests that they concern. CI has the newest.
+# Versions older than those of CI, and the tests that they concern: with matplotlib, one more than pyproject.toml allows.
 SETS = {
     "botorch==0.17.2": WITH_BOTORCH,
     "botorch==0.18.0": WITH_BOTORCH,
