@@ -22,7 +22,7 @@ from pathlib import Path
 from record import ROOT, format_rows, record
 
 WITH_BOTORCH = ["tests/test_kernels.py", "tests/test_acquisition.py"]
-# Versions older than those of CI, and the tests that they concern: with matplotlib, one more than pyproject.toml allows.
+# Older versions than those of CI, and the tests that they concern. Of matplotlib, one that pyproject.toml does not allow.
 SETS = {
     "botorch==0.17.2": WITH_BOTORCH,
     "botorch==0.18.0": WITH_BOTORCH,
