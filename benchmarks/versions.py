@@ -22,7 +22,7 @@ from pathlib import Path
 from record import ROOT, format_rows, record
 
 WITH_BOTORCH = ["tests/test_kernels.py", "tests/test_acquisition.py"]
-# Older versions than those of CI, and the tests that they concern. This matplotlib is not allowed: one test fails.
+# The oldest that pyproject.toml allows, what lies between, and the tests that they concern. CI has the newest.
 SETS = {
     "botorch==0.17.2": WITH_BOTORCH,
     "botorch==0.18.0": WITH_BOTORCH,
