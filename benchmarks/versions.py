@@ -22,7 +22,7 @@ from pathlib import Path
 from record import ROOT, format_rows, record
 
 WITH_BOTORCH = ["tests/test_kernels.py", "tests/test_acquisition.py"]
-# The oldest that pyproject.toml allows, what lies between, and the tests that they concern. CI has the newest.
+# Older versions than those of CI, and the tests that they concern.
 SETS = {
     "botorch==0.17.2": WITH_BOTORCH,
     "botorch==0.18.0": WITH_BOTORCH,
