@@ -17,7 +17,8 @@ test: $(READY)
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist worksteal
 
-# What `make test` leaves out: the documentation, the slow tests, and some again under torch's other default dtype.
+# What `make test` leaves out: the documentation, the slow tests (one builds wheel and sdist and runs the demo from the
+# wheel), and some again under torch's other default dtype.
 test-all: $(READY) docs
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist worksteal -m "slow and not cuda"
 	MTBO_TEST_DTYPE=float64 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist worksteal $(OTHER_DEFAULT)
@@ -33,7 +34,8 @@ figures: $(READY)
 tables: $(READY)
 	$(BIN)/python benchmarks/record.py
 
-# Builds wheel and sdist, installs the wheel into an empty environment, and runs the demo from it.
+# Builds wheel and sdist, installs the wheel with all that it requires into an empty environment, and runs the demo from
+# it. make test-all does the same with what it requires taken from .venv, which is quicker.
 package: $(READY)
 	rm -rf dist build/empty
 	$(BIN)/python -m build --no-isolation --outdir dist
@@ -41,13 +43,10 @@ package: $(READY)
 	build/empty/bin/pip install --quiet --constraint constraints.txt "$$(ls dist/*.whl)[plot]"
 	cd build && empty/bin/mtbo-torch --version --environment && empty/bin/mtbo-torch demo --out demo.png
 
-# The versions that pyproject.toml allows, beside those of constraints.txt: make test-versions VERSIONS="botorch==0.17.2"
+# Tests with the versions that pyproject.toml allows beside those of constraints.txt, recorded in a table; or with some
+# that you name, not recorded: make test-versions VERSIONS="botorch==0.17.2"
 test-versions: $(READY)
-	rm -rf build/versions
-	$(BIN)/python -m venv build/versions
-	build/versions/bin/pip install --quiet --constraint constraints.txt --editable ".[test]"
-	build/versions/bin/pip install --quiet $(VERSIONS)
-	OMP_NUM_THREADS=1 build/versions/bin/pytest -q -n auto --dist worksteal
+	$(BIN)/python benchmarks/versions.py $(VERSIONS)
 
 notebooks: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python notebooks/execute.py
@@ -93,4 +92,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache docs/_build dist
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache docs/_build build dist

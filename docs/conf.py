@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import sys
 from pathlib import Path
 
+from docutils import nodes
 from docutils.nodes import Element
 from pygments.lexers.special import TextLexer
 from sphinx.addnodes import pending_xref
@@ -17,6 +20,9 @@ import mtbo_torch
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
+sys.path.append(str(ROOT / "benchmarks"))
+
+from record import RESULTS, load_table  # noqa: E402
 
 project = "mtbo_torch"
 author = "the mtbo_torch developers"
@@ -25,6 +31,7 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx-ma
 exclude_patterns = ["_build"]
 
 html_theme = "furo"
+pygments_dark_style = "monokai"
 html_title = f"mtbo_torch {release}"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
@@ -79,5 +86,24 @@ def find_by_last_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, co
     return None
 
 
+def show_origins(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Say below each table of results where it comes from."""
+
+    def add(found: re.Match[str]) -> str:
+        table = load_table(RESULTS / f"{found[1]}.md")
+        return f"{found[0]}\n\n<p class='origin'>{table.origin.replace('`', '')}</p>\n"
+
+    source[0] = re.sub(r"```\{include\} \S*/results/(\w+)\.md\n```", add, source[0])
+
+
+def keep_numbers_whole(app: Sphinx, doctree: nodes.document) -> None:
+    """Mark the cells of tables with a mean and its spread, which should stay on one line."""
+    for cell in doctree.findall(nodes.entry):
+        if " ± " in cell.astext():
+            cell["classes"].append("number")
+
+
 def setup(app: Sphinx) -> None:
     app.connect("missing-reference", find_by_last_name)
+    app.connect("source-read", show_origins)
+    app.connect("doctree-read", keep_numbers_whole)

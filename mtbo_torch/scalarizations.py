@@ -461,7 +461,7 @@ class WeightDistribution(ABC):
 class UniformWeights(WeightDistribution):
     r"""Normalized uniform weights, :math:`\lambda = u / \|u\|_1` with u uniform on the unit cube.
 
-    They favour the middle of the simplex; :class:`DirichletWeights` are uniform on it.
+    They favor the middle of the simplex; :class:`DirichletWeights` are uniform on it.
 
     Args:
         num_tasks: The number of tasks n.

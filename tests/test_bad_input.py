@@ -807,6 +807,8 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: plot_slice(MODEL, BOUNDS, 0), "inputs should be one or two different numbers from 0 to 1"),
     (lambda: plot_slice(MODEL, BOUNDS, (1, 1)), "inputs should be one or two different numbers"),
     (lambda: plot_slice(MODEL, BOUNDS, (0, 2)), "inputs should be one or two different numbers"),
+    (lambda: plot_slice(MODEL, BOUNDS, ["heat"]), r"or names \(x_1, x_2\), got \['heat'\]"),
+    (lambda: plot_slice(MODEL, BOUNDS, "x_1"), r"got 'x_1'. Pass for instance \['x_1'\]"),
     (lambda: plot_slice(MODEL, BOUNDS, (0,), at=X), "at should be `d` with d = 2 inputs"),
     (lambda: plot_slice(MODEL, BOUNDS, (0,), at=spoiled(X, NAN)[-1]), "at should contain finite"),
     (lambda: plot_slice(MODEL, BOUNDS, (0,), axes=["left"]), "axes should be one for each of the 3 tasks, got 1 of"),

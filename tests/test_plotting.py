@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import pandas as pd
 import pytest
 import torch
 from botorch.models import SingleTaskGP
@@ -16,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.cbook import STEP_LOOKUP_MAP
 from torch import Tensor
 
-from mtbo_torch import ExactMultiTaskGP, ICMKernel, Mixture, Optimizer
+from mtbo_torch import Category, ExactMultiTaskGP, ICMKernel, Inputs, Integer, Mixture, Optimizer, Ordered, Real
 from mtbo_torch.experiments.panels import PANELS
 from mtbo_torch.experiments.results import Panel, PanelResult
 from mtbo_torch.metrics import hypervolume
@@ -324,6 +325,128 @@ def test_a_slice_of_two_inputs_is_a_map_of_the_mean() -> None:
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("x_3", "x_1")
     assert ax.lines[0].get_xydata().tolist() == [[3.0, 0.5]]  # the middle
     assert ax.figure.get_suptitle() == "at x_2 = 0.5"
+
+
+REACTION = Inputs(
+    {
+        "loading": Real(1e-3, 1, log=True),
+        "catalyst": Category("Pd", "Ni", "Cu"),
+        "stages": Integer(1, 4),
+        "dose": Ordered(1, 2, 10),
+        "days": Integer(0, 500),
+    }
+)
+RUNS = [
+    {"loading": 0.002, "catalyst": "Cu", "stages": 3, "dose": 2, "days": 10, "yield": 0.3},
+    {"loading": 0.5, "catalyst": "Pd", "stages": 1, "dose": 10, "days": 400, "yield": 0.9},
+    {"loading": 0.03, "catalyst": "Ni", "stages": 4, "dose": 1, "days": 230, "yield": 0.1},
+]
+
+
+def reaction() -> SingleTaskGP:
+    targets = torch.tensor([[row["yield"]] for row in RUNS], dtype=torch.double)
+    return SingleTaskGP(REACTION.encode(RUNS), targets, input_transform=Normalize(5, bounds=REACTION.bounds))
+
+
+def expect(own: SingleTaskGP, rows: list[dict[str, object]]) -> tuple[list[float], list[float]]:
+    """Return mean and standard deviation at the first run with other values of some inputs."""
+    posterior = own.posterior(REACTION.encode([RUNS[0] | row for row in rows]))
+    return posterior.mean[:, 0].tolist(), posterior.variance[:, 0].sqrt().tolist()
+
+
+@pytest.mark.parametrize(("name", "count"), [("loading", 101), ("days", 101)])
+def test_a_slice_along_a_described_number_is_in_its_units(name: str, count: int) -> None:
+    own = reaction()
+    [ax] = plot_slice(own, REACTION, [name], at=RUNS[0])
+    curve, fixed = ax.lines
+    shown = curve.get_xdata().tolist()
+    assert len(shown) == count
+    assert (shown[0], shown[-1]) == pytest.approx((0.001, 1) if name == "loading" else (0, 500))
+    assert curve.get_ydata().tolist() == pytest.approx(expect(own, [{name: value} for value in shown])[0], rel=1e-6)
+    assert fixed.get_xdata()[0] == pytest.approx(RUNS[0][name])
+    assert (ax.get_xlabel(), ax.get_xscale()) == (name, "log" if name == "loading" else "linear")
+    assert ax.get_xlim() == pytest.approx((shown[0], shown[-1]))
+    if name == "days":
+        assert all(value == round(value) for value in shown)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "places", "here"),
+    [
+        ("catalyst", ["Pd", "Ni", "Cu"], [0, 1, 2], 2),
+        ("dose", [1, 2, 10], [0, 1, 2], 1),
+        ("stages", [1, 2, 3, 4], [1, 2, 3, 4], 3),
+    ],
+)
+def test_a_slice_along_a_few_values_has_a_bar_for_each(
+    name: str, values: list[object], places: list[int], here: int
+) -> None:
+    own = reaction()
+    [ax] = plot_slice(own, REACTION, [name], at=RUNS[0])
+    dots, _, (bars,) = ax.containers[0].lines
+    mean, sd = expect(own, [{name: value} for value in values])
+    assert dots.get_xdata().tolist() == places
+    assert dots.get_ydata().tolist() == pytest.approx(mean)
+    for bar, center, width in zip(bars.get_segments(), mean, sd, strict=True):
+        assert bar[:, 1].tolist() == pytest.approx([center - 2 * width, center + 2 * width])
+    assert ax.lines[-1].get_xdata()[0] == here
+    ax.figure.canvas.draw()
+    low, high = ax.get_xlim()
+    ticks = [
+        label.get_text()
+        for tick, label in zip(ax.get_xticks(), ax.get_xticklabels(), strict=True)
+        if low <= tick <= high
+    ]
+    assert ticks == list(map(str, values))
+
+
+def test_a_map_of_described_inputs_has_a_cell_for_each_of_a_few_values() -> None:
+    own = reaction()
+    [ax] = plot_slice(own, REACTION, ["loading", "catalyst"], at=RUNS[0], names=["yield"])
+    [surface] = ax.collections
+    edges = surface.get_coordinates()
+    assert edges[:, 0, 1].tolist() == [-0.5, 0.5, 1.5, 2.5]
+    assert (edges[0, 0, 0], edges[0, -1, 0]) == pytest.approx((0.001, 1))
+    loadings = [10 ** (-3 + 3 * i / 40) for i in range(41)]
+    assert all(
+        left <= loading <= right for (left, right), loading in zip(pairwise(edges[0, :, 0]), loadings, strict=True)
+    )
+    expected = [expect(own, [{"catalyst": name, "loading": v} for v in loadings])[0] for name in ("Pd", "Ni", "Cu")]
+    torch.testing.assert_close(torch.as_tensor(surface.get_array().data), torch.tensor(expected, dtype=torch.double))
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["Pd", "Ni", "Cu"]
+    assert (ax.get_title(), ax.get_xlabel(), ax.get_ylabel()) == ("yield", "loading", "catalyst")
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "linear")
+    assert ax.lines[0].get_xydata()[0] == pytest.approx([0.002, 2])
+    assert ax.figure.get_suptitle() == "at stages = 3, dose = 2, days = 10"
+
+
+def test_a_map_of_two_ranges_is_smooth_in_their_units() -> None:
+    [ax] = plot_slice(reaction(), REACTION, ["days", "loading"])
+    places = ax.collections[0].get_coordinates()
+    assert places[0, [0, -1], 0].tolist() == [0, 500]
+    assert places[[0, -1], 0, 1].tolist() == pytest.approx([0.001, 1])
+    assert (ax.get_xscale(), ax.get_yscale()) == ("linear", "log")
+
+
+def test_the_middle_of_described_inputs_is_allowed() -> None:
+    [ax] = plot_slice(reaction(), REACTION, ["days"])
+    assert ax.figure.get_suptitle() == "at loading = 0.0316, catalyst = Ni, stages = 2, dose = 2"
+
+
+def test_a_slice_goes_through_a_row_of_a_table() -> None:
+    row = pd.DataFrame(RUNS).iloc[0]
+    [one], [other] = (plot_slice(reaction(), REACTION, ["dose"], at=at) for at in (row, RUNS[0]))
+    assert (
+        one.figure.get_suptitle()
+        == other.figure.get_suptitle()
+        == "at loading = 0.002, catalyst = Cu, stages = 3, days = 10"
+    )
+
+
+def test_slices_by_name_and_by_number_are_the_same() -> None:
+    for inputs in (["load"], [2]):
+        [ax] = plot_slice(alone(), UNIT, inputs, input_names=["heat", "time", "load"])
+        assert ax.get_xlabel() == "load"
 
 
 def test_predictions_are_shown_with_two_standard_deviations() -> None:

@@ -9,7 +9,9 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tarfile
+import tomllib
 import zipfile
 from collections.abc import Callable
 from importlib import import_module
@@ -102,6 +104,15 @@ def test_imports_go_one_way(path: Path) -> None:
     if part in ("strategies", "problems") and path.stem != "__init__":
         siblings = {name.split(".")[2] for name in modules if name.startswith(f"mtbo_torch.{part}.")}
         assert siblings <= SHARED_BY_SIBLINGS
+
+
+def test_what_is_imported_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    users = [line for name in extras.keys() - {"docs", "test"} for line in extras[name]]
+    names = {re.split(r"[<>=\[]", line)[0] for line in project["dependencies"] + users}
+    imported = {name.split(".")[0] for path in PACKAGE.rglob("*.py") for name in imported_modules(path)}
+    assert {"ax-platform" if name == "ax" else name for name in imported - sys.stdlib_module_names} <= names
 
 
 # Some say what they export; in other modules, what has no underscore and is no check is public.
@@ -269,14 +280,31 @@ def test_the_wheel_and_the_source_are_whole(tmp_path: Path) -> None:
         inside = {name.partition("/")[2] for name in archive.getnames()}
     assert {"LICENSE", "README.md", "CITATION.cff", "docs/conf.py", "tests/test_project.py", *package} <= inside
     assert not [name for name in inside if name.startswith(("results", "docs/_build"))]
-    # Wheels can be imported as they are.
-    demo = "import mtbo_torch.cli as c; c.main(['demo', '--trials', '1', '--rounds', '3']); print(c.__file__)"
-    ran = subprocess.run(
-        [sys.executable, "-c", demo], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(wheel)}, capture_output=True
-    )
-    assert ran.returncode == 0, ran.stderr.decode()
-    assert str(wheel) in ran.stdout.decode()
-    assert (tmp_path / "demo.png").exists()
+    assert run_demo_of(wheel, tmp_path) == str(tmp_path / "empty")
+
+
+def run_demo_of(wheel: Path, folder: Path) -> str:
+    """Install a wheel into an empty environment, run its demo, and return the environment it was loaded from.
+
+    What it requires is not installed again but seen where these tests see it; pip refuses versions that do not suit.
+    `make package` installs everything.
+    """
+    empty = folder / "empty"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", empty], check=True)
+    [packages] = (empty / "lib").glob("python*/site-packages")
+    (packages / "hosts.pth").write_text(f"{sysconfig.get_path('purelib')}\n")  # editable packages there are not seen
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    pip = [sys.executable, "-m", "pip", "--python", empty / "bin/python", "install", "--no-index"]
+    for command in (
+        [*pip, "--no-deps", "--force-reinstall", wheel],
+        [*pip, f"mtbo_torch[plot] @ {wheel.as_uri()}"],  # finds that all it requires is there
+        [empty / "bin/mtbo-torch", "demo", "--trials", "1", "--rounds", "3"],
+        [empty / "bin/python", "-c", "import mtbo_torch; print(mtbo_torch.__file__)"],
+    ):
+        ran = subprocess.run(command, cwd=folder, env=bare, capture_output=True)
+        assert ran.returncode == 0, ran.stderr.decode()
+    assert (folder / "demo.png").exists()
+    return ran.stdout.decode().partition("/lib/")[0]
 
 
 def test_version_and_environment(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
+from botorch.models.model import Model
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
@@ -18,6 +19,8 @@ STYLES = ("-", "--", ":")
 MOST_IN_COLUMN = 12
 MOST_IN_ROW = 3
 BAR_ROOM = 1.0  # inches, for a color bar with its numbers and its name
+LETTERS_PER_INCH = 12
+MOST_SLANTED = 12
 
 
 def get_axes(ax: object, figsize: tuple[float, float] | None = None) -> Axes:
@@ -59,6 +62,30 @@ def add_colorbar(ax: Axes, colors: ScalarMappable, label: str) -> Colorbar:
     """Add a color bar that takes all its room from the axes, not from what is next to them."""
     width = ax.get_window_extent().width / ax.figure.dpi
     return ax.figure.colorbar(colors, ax=ax, label=label, fraction=min(0.5, BAR_ROOM / width), pad=0.03, aspect=25)
+
+
+def set_name_ticks(ax: Axes, which: str, names: Sequence[str]) -> None:
+    """Put names at 0, 1, ... of the axis `which`, "x" or "y"; below it turned so far that none meets the next."""
+    axis, places = getattr(ax, f"{which}axis"), range(len(names))
+    room = ax.get_window_extent().width / ax.figure.dpi - BAR_ROOM
+    if which == "y" or len(names) * max(map(len, names)) <= LETTERS_PER_INCH * room:
+        axis.set_ticks(places, names)
+    elif len(names) <= MOST_SLANTED:
+        axis.set_ticks(places, names, rotation=45, ha="right")
+    else:
+        axis.set_ticks(places, names, rotation=90)
+
+
+def require_model(model: object) -> None:
+    """Refuse what is no BoTorch model."""
+    if not isinstance(model, Model):
+        raise ValueError(f"model should be a BoTorch model, got {type(model).__name__}. Pass e.g. strategy.model.")
+
+
+def require_single(mean: Tensor) -> None:
+    """Refuse the means of a batch of models."""
+    if mean.dim() != 2:
+        raise ValueError(f"model should be a single one, got a batch of {tuple(mean.shape[:-2])}. Select one of them.")
 
 
 def resolve_names(names: Sequence[str] | None, count: int, argument: str = "names", prefix: str = "task ") -> list[str]:

@@ -10,7 +10,7 @@ from botorch.models.model import Model
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from mtbo_torch.checks import require_bounds, require_finite, require_positive, require_tensor, require_values
+from mtbo_torch.checks import require_finite, require_positive, require_tensor, require_values
 from mtbo_torch.intervals import Mixture
 from mtbo_torch.models import MultiTaskGPModel
 from mtbo_torch.plotting.axes import (
@@ -20,15 +20,15 @@ from mtbo_torch.plotting.axes import (
     get_axes,
     get_grid,
     pick_style,
+    require_model,
+    require_single,
     resolve_names,
+    set_name_ticks,
     to_cpu,
 )
 from mtbo_torch.strategies.explanation import Explanation
 
 MOST_NUMBERED = 12
-MOST_LETTERS = 48  # next to each other below an axis
-MOST_FIXED = 4
-POINTS_PER_INPUT = {1: 101, 2: 41}
 
 
 def plot_posterior(
@@ -63,7 +63,7 @@ def plot_posterior(
         >>> grid = torch.linspace(0, 1, 50, dtype=torch.double).unsqueeze(-1)
         >>> ax = plot_posterior(ExactMultiTaskGP(X, Y), grid, X, Y)
     """
-    _require_model(model)
+    require_model(model)
     X = require_tensor("X", X, "Pass one row per point.")
     if X.dim() != 2 or not len(X):
         raise ValueError(f"X should be `N x d`, got shape {tuple(X.shape)}. Pass one row per point.")
@@ -88,7 +88,7 @@ def plot_posterior(
         else:
             half = radius * to_cpu(posterior.variance.clamp_min(0).sqrt())
             lower, upper = mean - half, mean + half
-    _require_single(mean)
+    require_single(mean)
     labels = resolve_names(names, mean.shape[-1])
     if train_X is not None and train_Y is not None:
         _require_observations(train_X, train_Y, len(labels))
@@ -107,86 +107,6 @@ def plot_posterior(
         ax.set_xlim(float(along.min()), float(along.max()))
     add_legend(ax)
     return ax
-
-
-def plot_slice(
-    model: Model,
-    bounds: Tensor,
-    inputs: Sequence[int],
-    at: Tensor | None = None,
-    axes: Sequence[Axes] | None = None,
-    names: Sequence[str] | None = None,
-    input_names: Sequence[str] | None = None,
-) -> list[Axes]:
-    """Plot what a model says of each task as one or two inputs vary and the others are fixed.
-
-    One input gives each task's mean with a band of two standard deviations, two inputs a map of its mean. A dotted line
-    or a star shows the fixed point.
-
-    Args:
-        model: Any BoTorch model.
-        bounds: ``2 x d``, the range of each input.
-        inputs: The numbers, from 0 to d - 1, of the one or two inputs that vary.
-        at: ``d``, the point that has the fixed values, such as one of the front; the middle of the bounds by default.
-        axes: The n axes to draw on, one for each task; a new figure by default.
-        names: The names of the n tasks.
-        input_names: The names of the d inputs.
-
-    Example:
-        >>> import torch
-        >>> from mtbo_torch import ExactMultiTaskGP
-        >>> from mtbo_torch.plotting import plot_slice
-        >>> X = torch.rand(9, 3, dtype=torch.double)
-        >>> model = ExactMultiTaskGP(X, torch.stack([X.sum(dim=-1), X.prod(dim=-1)], dim=-1))
-        >>> bounds = torch.tensor([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]], dtype=torch.double)
-        >>> axes = plot_slice(model, bounds, inputs=(0,))
-        >>> maps = plot_slice(model, bounds, inputs=(0, 2), at=X[0], names=["sum", "product"])
-        >>> [ax.get_title() for ax in maps]
-        ['sum', 'product']
-    """
-    _require_model(model)
-    require_bounds(bounds)
-    d = bounds.shape[-1]
-    varied = _require_inputs(inputs, d)
-    fixed = bounds.mean(dim=0) if at is None else require_tensor("at", at, "Pass one number per input.")
-    if fixed.shape != (d,):
-        raise ValueError(
-            f"at should be `d` with d = {d} inputs (from bounds), got shape {tuple(fixed.shape)}. Pass a point."
-        )
-    require_finite("at", fixed)
-    labels = resolve_names(input_names, d, "input_names", "x_")
-    count = POINTS_PER_INPUT[len(varied)]
-    low, high = bounds.tolist()
-    lines = [torch.linspace(low[i], high[i], count, dtype=torch.double).to(bounds) for i in varied]
-    X = fixed.to(bounds).repeat(count ** len(varied), 1)
-    X[:, varied] = torch.cartesian_prod(*lines).reshape(-1, len(varied))
-    with torch.no_grad():
-        _require_single(model.posterior(X[:1]).mean)
-        posterior = model.posterior(X.unsqueeze(-2))  # each point on its own: no covariances between them
-        mean, sd = (to_cpu(v).squeeze(-2) for v in (posterior.mean, posterior.variance.clamp_min(0).sqrt()))
-    tasks = resolve_names(names, mean.shape[-1])
-    drawn = get_grid(axes, len(tasks))
-    for i, (task, ax) in enumerate(zip(tasks, drawn, strict=True)):
-        if len(varied) == 1:
-            _draw_line(ax, to_cpu(lines[0]), mean[:, i], sd[:, i], COLORS[i % len(COLORS)])
-            ax.axvline(fixed[varied[0]].item(), color="0.5", linestyle=":")
-        else:
-            x, y, surface = (v.numpy() for v in (*map(to_cpu, lines), mean[:, i].reshape(count, count).T))
-            add_colorbar(ax, ax.pcolormesh(x, y, surface, shading="gouraud", rasterized=True), "mean")
-            ax.plot(*to_cpu(fixed[varied]), "*", color="white", markeredgecolor="black", markersize=12)
-            ax.set_ylabel(labels[varied[1]])
-        ax.set(title=task, xlabel=labels[varied[0]])
-    others = [f"{labels[i]} = {fixed[i]:.3g}" for i in range(d) if i not in varied]
-    if axes is None and others:
-        more = ["..."] if len(others) > MOST_FIXED else []
-        drawn[0].figure.suptitle(f"at {', '.join(others[:MOST_FIXED] + more)}", fontsize="medium")
-    return drawn
-
-
-def _draw_line(ax: Axes, along: Tensor, mean: Tensor, sd: Tensor, color: str) -> None:
-    ax.plot(along, mean, color=color)
-    ax.fill_between(along, mean - 2 * sd, mean + 2 * sd, color=color, alpha=0.2, linewidth=0)
-    ax.set(xlim=(along[0].item(), along[-1].item()), ylabel="mean ± 2 standard deviations")
 
 
 def plot_leave_one_out(
@@ -312,40 +232,14 @@ def plot_task_correlation(task_covar: Tensor, ax: Axes | None = None, names: Seq
     ax = get_axes(ax)
     image = ax.imshow(correlation.numpy(), cmap="RdBu_r", vmin=-1, vmax=1)
     add_colorbar(ax, image, "correlation").set_ticks((-1, 0, 1))
-    if len(B) > MOST_NUMBERED:
-        ax.set_xticks(range(len(B)), labels, rotation=90)
-    elif len(B) * max(map(len, labels)) > MOST_LETTERS:
-        ax.set_xticks(range(len(B)), labels, rotation=45, ha="right")
-    else:
-        ax.set_xticks(range(len(B)), labels)
-    ax.set_yticks(range(len(B)), labels)
+    set_name_ticks(ax, "x", labels)
+    set_name_ticks(ax, "y", labels)
     if len(B) <= MOST_NUMBERED:
         for i, row in enumerate(correlation.tolist()):
             for j, value in enumerate(row):
                 text = "" if math.isnan(value) else f"{value:.2f}".replace("-", "−")
                 ax.text(j, i, text, ha="center", va="center", color="white" if abs(value) > 0.6 else "black")
     return ax
-
-
-def _require_model(model: object) -> None:
-    if not isinstance(model, Model):
-        raise ValueError(f"model should be a BoTorch model, got {type(model).__name__}. Pass e.g. strategy.model.")
-
-
-def _require_single(mean: Tensor) -> None:
-    if mean.dim() != 2:
-        raise ValueError(f"model should be a single one, got a batch of {tuple(mean.shape[:-2])}. Select one of them.")
-
-
-def _require_inputs(inputs: object, num_inputs: int) -> list[int]:
-    given = list(inputs) if isinstance(inputs, Sequence) and not isinstance(inputs, str) else []
-    are_numbers = all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i < num_inputs for i in given)
-    if len(given) not in (1, 2) or not are_numbers or len(set(given)) < len(given):
-        raise ValueError(
-            f"inputs should be one or two different numbers from 0 to {num_inputs - 1}, got {inputs!r}. "
-            "Pass for instance (0,)."
-        )
-    return given
 
 
 def _require_observations(train_X: Tensor, train_Y: Tensor, num_tasks: int) -> None:
