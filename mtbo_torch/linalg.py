@@ -91,6 +91,26 @@ def posterior_cholesky(matrix: Tensor) -> Tensor:
     return torch.where(info[..., None, None] > 0, torch.nan, chol)
 
 
+def root_of_inverse(matrix: Tensor, floor: Tensor) -> Tensor:
+    """Return lower triangular R with ``R^T R`` the inverse of a positive semi-definite matrix.
+
+    Rows that those before them explain but for `floor` are left out: they are zero in R. Nobody waits to hear of it.
+
+    Args:
+        matrix: ``... x q x q``.
+        floor: ``... x q``.
+    """
+    left, chol, kept = matrix, torch.zeros_like(matrix), torch.zeros_like(floor)
+    for i in range(matrix.shape[-1]):
+        pivot = left[..., i, i]
+        is_new = pivot > floor[..., i]
+        column = left[..., i] * torch.where(is_new, pivot, 1).rsqrt().unsqueeze(-1) * is_new.unsqueeze(-1)
+        left = left - column.unsqueeze(-1) * column.unsqueeze(-2)
+        chol[..., i], kept[..., i] = column, is_new.to(kept)
+    chol = torch.diag_embed(1 - kept) + chol.tril() * kept.unsqueeze(-1)
+    return kept.unsqueeze(-1) * torch.linalg.solve_triangular(chol, eye_like(chol), upper=False)
+
+
 def solve_lower(chol: Tensor, right: Tensor) -> Tensor:
     """Return ``chol^{-1} right``; a division when there is a single row, as in most rounds."""
     return right / chol if chol.shape[-1] == 1 else torch.linalg.solve_triangular(chol, right, upper=False)

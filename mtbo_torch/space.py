@@ -37,7 +37,8 @@ class Search:
         surrogate: What is known.
         acquire: Takes what is known inside the surrogate at ``... x (b) x q`` points to ``... x (b) x q x c`` values,
             the first of which is maximized.
-        used: ``(b) x t x d``, points told or pending.
+        told: ``(b) x t x d``, the points told.
+        pending: ``(b) x p x d``, those that are pending.
         generators: One for each data set of the surrogate.
         needs_variances: Whether `acquire` looks at more than mean and norm.
         starts: ``(b) x S x d`` points of the unit cube, which stands for the space's hull, to start from as well.
@@ -46,11 +47,17 @@ class Search:
 
     surrogate: Surrogate
     acquire: Callable[[Belief], Tensor]
-    used: Tensor
+    told: Tensor
+    pending: Tensor
     generators: Sequence[torch.Generator]
     needs_variances: bool
     starts: Tensor | None = None
     fixed: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def used(self) -> Tensor:
+        """``(b) x (t + p) x d``, all of them."""
+        return torch.cat([self.told, self.pending], dim=-2)
 
 
 class Space(ABC):
@@ -282,7 +289,7 @@ class Box(Space):
         return surrogate
 
     def search(self, task: Search) -> tuple[Tensor, Tensor]:
-        batch_shape = task.used.shape[:-2]
+        batch_shape = task.told.shape[:-2]
         known = task.surrogate.prepare_for_variances() if task.needs_variances else task.surrogate
 
         def evaluate(unit: Tensor) -> Tensor:

@@ -286,8 +286,7 @@ class Tracked(RegressionBelief):
         return self.regression.audit()
 
     def _follow(self, grown: Regression, renew: Renewal | None) -> Tracked:
-        regression = grown if renew is None else renew(grown)
-        return self.advance(grown) if regression is grown else regression.track(self.X)
+        return self.advance(grown if renew is None else renew(grown))
 
 
 class Folded:

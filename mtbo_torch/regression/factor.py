@@ -73,7 +73,7 @@ class GrowingRows:
         else:
             buffer = self._buffer
         # Writing through .data leaves the version counter alone: graphs that saved the older prefix stay valid.
-        buffer.tensor.data[..., self.length : length, :] = padded
+        buffer.tensor.data.narrow(-2, self.length, new.shape[-2]).copy_(padded)
         buffer.used = length
         return GrowingRows(buffer, length)
 

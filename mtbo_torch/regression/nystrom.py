@@ -9,16 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mtbo_torch.linalg import cholesky_logdet, cholesky_plus_one, safe_cholesky, solve_lower
+from mtbo_torch.linalg import cholesky_logdet, cholesky_plus_one, eye_like, safe_cholesky, solve_lower
 from mtbo_torch.regression.base import Audit, Growth, Regression, Renewal, Tracked, expand_fields, shared_product
 from mtbo_torch.regression.factor import GrowingRows
 from mtbo_torch.regression.sites import Distinct, Sites, rows_at
 from mtbo_torch.regression.structure import MatrixKernel
-from mtbo_torch.regression.subspace import Subspace, minus_outer
+from mtbo_torch.regression.subspace import Subspace, minus_outer, outer_by_point
 from mtbo_torch.regression.whitened import GroupedRows, RowKernel
 
 # Data that are there at once begin with a dictionary of this many points.
 FIRST_DICTIONARY = 64
+# A dictionary that only grows is at most so many times as large as what was drawn: then what was not drawn is dropped.
+LARGEST_SURPLUS = 1.5
 
 Generators = torch.Generator | Sequence[torch.Generator]
 STORED = (
@@ -31,6 +33,25 @@ STORED = (
     "information",
     "drift",
 )
+
+
+@dataclass(frozen=True)
+class Border(Growth):
+    """The change that more points in the dictionary made to a regression, for points that are tracked.
+
+    Attributes:
+        atoms: ``(b) x j x d``, the new points.
+        own: ``(b) x G x jp x mp``, the features that they had before.
+        root: ``(b) x G x jp x jp``, that of the inverse of what the span missed of them.
+    """
+
+    atoms: Tensor
+    own: Tensor
+    root: Tensor
+
+    def new_columns(self, rows: RowKernel, X: Tensor, columns: Tensor) -> Tensor:
+        """Return the new features of ``N x d`` points, ``(b) x G x jp x Np``, from ``(b) x G x mp x Np`` old ones."""
+        return self.root @ (rows(self.atoms, X) - self.own @ columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +86,7 @@ class NystromRegression(Regression):
         drift: ``(b)``, the sum of :math:`\|\tilde\Gamma(x_s, x_s)\| / \eta` over what was observed since the
             dictionary was drawn. Of several noises, the first is the one that dictionaries are drawn for.
         deviations: ``(b) x t x n``, of the noise, where observations have their own; rows are then whitened by them.
+        border: What the dictionary gained after the last append; None if it did not grow.
     """
 
     subspace: Subspace
@@ -81,6 +103,7 @@ class NystromRegression(Regression):
     drift: Tensor
     deviations: Tensor | None = None
     growth: Growth | None = field(default=None, repr=False)
+    border: Border | None = field(default=None, repr=False)
 
     @classmethod
     def fit(
@@ -184,11 +207,15 @@ class NystromRegression(Regression):
         rows, squares, trace, roots = self.rows, *[self.train_X.new_zeros(())] * 3
         for place, mean, residual in pieces:
             counts, apart = sites.counts[..., place], sites.means[..., place, :] - mean
-            squares = squares + (counts.unsqueeze(-1) * apart.square()).sum(dim=(-2, -1))
+            weighted = counts.unsqueeze(-1) * apart
+            squares = squares + (weighted * apart).sum(dim=(-2, -1))
             trace = trace + _sum_traces(residual, counts)
-            left = rows.targets(counts.unsqueeze(-1) * apart).unflatten(-2, (-1, rows.rows_per_point))
-            turned = residual * left if rows.rows_per_point == 1 else residual @ left
-            along = (left * turned).sum(dim=-2)  # (b) x r x u x k
+            left = rows.targets(weighted)  # (b) x r x up x k
+            if rows.rows_per_point == 1:
+                along = residual.squeeze(-1) * left.square()
+            else:
+                left = left.unflatten(-2, (-1, rows.rows_per_point))
+                along = (left * (residual @ left)).sum(dim=-2)  # (b) x r x u x k
             roots = roots + along.clamp_min(0).sqrt().sum(dim=-2)
         quadratic = (sites.scatter + squares) / self.noise.flatten(-2)[..., 0] + self.mean_norm.square()
         missed = (rows.eigvals * trace).amax(dim=-1)
@@ -201,31 +228,36 @@ class NystromRegression(Regression):
         """``(b) x t``, with which :meth:`resample` draws: from the variances of the round before (Algorithm 2)."""
         return self._probs(self._distinct())
 
-    def resample(self, generator: Generators, where: Tensor | None = None) -> NystromRegression:
+    def resample(self, generator: Generators, where: Tensor | None = None, keep: bool = False) -> NystromRegression:
         """Draw a new dictionary (Algorithm 2); the newest observation is always in it.
 
         Args:
             generator: The source of randomness, or one for each data set.
             where: ``(b)``, the data sets to draw for; the others keep their dictionary and take no random number.
+            keep: Whether to keep what is in the dictionary besides what is drawn, which is never less accurate and
+                mostly cheaper, as long as not too much of it would be dropped.
         """
         if self.num_observations == 0:
             raise ValueError("A dictionary can only be drawn from observations, got none. Condition on some first.")
         distinct = self._distinct()
         drawn = _draw(self._probs(distinct), generator, where)
         drawn[..., -1] = True
+        before = self._is_in_dictionary()
+        if keep:
+            drawn = _keep_unless_many(drawn, before, distinct.sites)
         if where is not None:
-            drawn = torch.where(where.unsqueeze(-1), drawn, self._is_in_dictionary())
-        resampled = self._with_dictionary(drawn, distinct)
+            drawn = torch.where(where.unsqueeze(-1), drawn, before)
+        resampled = self._grow_dictionary(drawn, distinct) if keep else self._with_dictionary(drawn, distinct)
         return resampled if where is None else replace(resampled, drift=self.drift.where(~where, resampled.drift))
 
     def extend_dictionary(self, count: int) -> NystromRegression:
         """Take the newest observations into the dictionary and leave the rest of it as it is."""
         wanted = self._is_in_dictionary()
         wanted[..., self.num_observations - count :] = True
-        return self._with_dictionary(wanted, self._distinct())
+        return self._grow_dictionary(wanted, self._distinct())
 
     def append(
-        self, X: Tensor, Y: Tensor, noise: Tensor | None = None, features: Tensor | None = None
+        self, X: Tensor, Y: Tensor, noise: Tensor | None = None, known: tuple[Tensor, Tensor] | None = None
     ) -> NystromRegression:
         r"""Condition on ``(b) x q x d`` points and ``(b) x q x n`` values, on the same dictionary.
 
@@ -237,11 +269,14 @@ class NystromRegression(Regression):
             X: The points.
             Y: The values.
             noise: ``(b) x q x n`` variances, where observations have their own.
-            features: ``(b) x G x qp x mp``, :math:`\phi` of the points, if they are known.
+            known: ``(b) x G x qp x mp``, :math:`\phi` of the points, and ``(b) x G x qp x qp``, what the span misses of
+                them together, if these are known.
         """
         rows, deviations = self.rows, self._deviations_of_new(noise, Y)
-        features = self.subspace.features(X) if features is None else features
-        residual = _whiten_both(self.subspace.joint_residual(X, features), deviations)
+        if known is None:
+            features = self.subspace.features(X)
+            known = features, self.subspace.joint_residual(X, features)
+        features, residual = known[0], _whiten_both(known[1], deviations)
         features = _whiten_rows(features, deviations)
         product = features @ self.inverse
         seen = product @ features.mT
@@ -264,6 +299,7 @@ class NystromRegression(Regression):
             drift=self.drift + self._of_first(rows.whitened_norm(variances).clamp_min(0).sum(dim=-1)),
             deviations=_join(self.deviations, deviations),
             growth=Growth(directions, residuals),
+            border=None,
         )
 
     def imagine(self, X: Tensor) -> NystromRegression:
@@ -279,7 +315,7 @@ class NystromRegression(Regression):
         tensors = expand_fields(self, batch_shape, **own_dims)
         X, Y = self.observed_X.expand(batch_shape), self.observed_Y.expand(batch_shape)
         subspace = self.subspace.expand(batch_shape)
-        return replace(self, **tensors, subspace=subspace, observed_X=X, observed_Y=Y, growth=None)
+        return replace(self, **tensors, subspace=subspace, observed_X=X, observed_Y=Y, growth=None, border=None)
 
     def with_oversampling(self, oversampling: float) -> NystromRegression:
         """Return the same regression, which draws its next dictionary with another q."""
@@ -300,12 +336,13 @@ class NystromRegression(Regression):
         return replace(self, subspace=subspace, observed_X=GrowingRows.of(X), observed_Y=GrowingRows.of(Y), **stored)
 
     def track(self, points: Tensor) -> TrackedNystrom:
-        features = self.subspace.features(points)
+        columns = self.subspace.columns(points)
+        features = columns.mT
         residual = self.subspace.residual(points, features)
         blocks = self.subspace.covariance(points, features, self.inverse)
         sites = None if self.num_observations else Sites.at(points, self.train_Y)
         mean = self._mean(features).mT.contiguous().mT  # with the points next to each other, as what is added to it
-        return TrackedNystrom(self, points, features, residual, blocks, mean, sites)
+        return TrackedNystrom(self, points, GrowingRows.of(columns), residual, blocks, mean, sites)
 
     def _evidence(self, points: Tensor) -> Tensor:
         """Return the features, ``(b) x G x Pp x mp``."""
@@ -364,6 +401,66 @@ class NystromRegression(Regression):
         fitted = _fit(self.rows, self.oversampling, self.observed_X, self.observed_Y, drawn, distinct)
         return replace(fitted, information=self.information, deviations=self.deviations)
 
+    def _grow_dictionary(self, drawn: Tensor, distinct: Distinct) -> NystromRegression:
+        """Take another dictionary; one that has all of the present one by adding to it, which is cheaper."""
+        if not self.batch_shape and self.deviations is None and self.dictionary.shape[-1]:
+            sites, kept = distinct.sites, _keep_last(drawn, distinct.sites).nonzero().squeeze(-1)
+            is_known = torch.zeros_like(drawn).index_fill(0, sites[self.dictionary], True)[sites[kept]]
+            known, new = kept[is_known], kept[~is_known]
+            if len(known) == self.dictionary.shape[-1]:
+                at_site = torch.zeros_like(sites).index_copy(0, sites[known], known)
+                return self._add_atoms(at_site[sites[self.dictionary]], new, distinct)
+        return self._with_dictionary(drawn, distinct)
+
+    def _add_atoms(self, known: Tensor, new: Tensor, distinct: Distinct) -> NystromRegression:
+        r"""Add those observations to the dictionary that its span does not have already.
+
+        With v's new rows :math:`[c, a]`, the Cholesky factor :math:`L_s` of :math:`a + I / \xi - c H c^T` and
+        :math:`D = L_s^{-1} [-c H, I]`, H gains :math:`D^T D`, and the coefficients w gain :math:`D^T e` for
+        :math:`e = L_s^{-1} (s - c w)`, where s are the new features' sums over the values.
+
+        Args:
+            known: ``m``, the observations that are in the dictionary, in its order.
+            new: ``j``, others.
+            distinct: All observations.
+        """
+        rows, size = self.rows, self.subspace.root.shape[-1]
+        new, own, root = self.subspace.find_novel(self.train_X, new)
+        zero = torch.zeros_like(self.drift)
+        if not len(new):
+            return replace(self, dictionary=known, drift=zero)
+        atoms = self.train_X[new]
+        dictionary, order = torch.cat([known, new]).sort()
+        subspace = self.subspace.border(atoms, own, root)
+        moment, response = atoms.new_zeros(()), atoms.new_zeros(())
+        for place, _, features in subspace.in_blocks(distinct.points):
+            counts = distinct.counts[..., place].repeat_interleave(rows.rows_per_point, dim=-1)
+            latest = features[..., size:]
+            moment = moment + (latest * counts[..., None, :, None]).mT @ features
+            response = response + shared_product(rows.targets(distinct.sums[..., place, :]).mT, latest).mT
+        shift = rows.eigvals.reciprocal()
+        cross, own_moment = moment[..., :size], moment[..., size:]
+        raised = own_moment + shift[..., None, None] * eye_like(own_moment)
+        solved = cross @ self.inverse
+        chol = safe_cholesky(raised - solved @ cross.mT, shift.expand(raised.shape[:-2]), raised)
+        directions = solve_lower(chol, torch.cat([-solved, eye_like(chol)], dim=-1))
+        residuals = solve_lower(chol, response - cross @ self.coefficients)
+        count = chol.shape[-1]
+        pad = torch.nn.functional.pad
+        inverse = pad(self.inverse, (0, count, 0, count)) + directions.mT @ directions
+        return replace(
+            self,
+            subspace=subspace.reorder(order),
+            dictionary=dictionary,
+            dictionary_size=self.dictionary_size + len(new),
+            inverse=inverse,
+            previous_inverse=inverse,
+            coefficients=pad(self.coefficients, (0, 0, 0, count)) + directions.mT @ residuals,
+            logdets=self.logdets + count * rows.eigvals.log() + cholesky_logdet(chol),
+            drift=zero,
+            border=Border(directions, residuals, atoms, own, root),
+        )
+
     def _sum_missed(self) -> Tensor:
         """Return ``(b) x G``, what the span misses of all observations."""
         missed = self.information.new_zeros(())
@@ -384,7 +481,7 @@ class TrackedNystrom(Tracked):
     Args:
         regression: The regression.
         X: ``N x d``.
-        features: ``(b) x G x Np x mp``.
+        columns: ``(b) x G x mp x Np``, the features, a row for each.
         residual: ``(b) x G x N x p x p``, what the span misses of each point.
         blocks: ``(b) x r x N x p x p``, the whitened covariances.
         mean: ``(b) x N x n``.
@@ -398,21 +495,21 @@ class TrackedNystrom(Tracked):
         self,
         regression: NystromRegression,
         X: Tensor,
-        features: Tensor,
+        columns: GrowingRows,
         residual: Tensor,
         blocks: Tensor,
         mean: Tensor,
         sites: Sites | None = None,
     ) -> None:
         super().__init__(regression, X)
-        self.features, self.residual, self.blocks = features, residual, blocks
+        self.columns, self.residual, self.blocks = columns, residual, blocks
         self.mean, self.sites = mean, sites
 
     def append(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, renew: Renewal | None = None) -> Tracked:
         places = None if self.sites is None else self.sites.find(X)
         if self.sites is None or places is None:
             return super().append(X, Y, noise, renew)
-        tracked = self._follow(self.regression.append(X, Y, noise, self._features_at(places)), renew)
+        tracked = self._follow(self.regression.append(X, Y, noise, self._known_at(X, places)), renew)
         assert isinstance(tracked, TrackedNystrom)
         tracked.sites = self.sites.add(places, Y)
         return tracked
@@ -420,12 +517,31 @@ class TrackedNystrom(Tracked):
     def advance(self, grown: Regression) -> Tracked:
         if not isinstance(grown, NystromRegression) or grown.growth is None:
             return grown.track(self.X)
-        directions, residuals = grown.growth.rows, grown.growth.residuals
-        change = shared_product(directions, self.features.mT).mT  # (b) x r x Np x q
-        own = change.unflatten(-2, (-1, grown.rows.rows_per_point))
-        mean = self.mean + grown.rows.mean_of_groups(change, residuals)
-        blocks = minus_outer(self.blocks, own)
-        return TrackedNystrom(grown, self.X, self.features, self.residual, blocks, mean)
+        growth, border = grown.growth, grown.border
+        if border is None:
+            columns, (mean, change) = self.columns, self._move(grown, self.mean, growth, self.columns.rows)
+            blocks = minus_outer(self.blocks, change)
+            return TrackedNystrom(grown, self.X, columns, self.residual, blocks, mean)
+        new = border.new_columns(grown.rows, self.X, self.columns.rows)
+        columns = self.columns.extend(new)
+        # Both at once: the columns are read a single time.
+        pad = torch.nn.functional.pad(growth.rows, (0, new.shape[-2]))
+        both = Growth(torch.cat([pad, border.rows], dim=-2), torch.cat([growth.residuals, border.residuals], dim=-2))
+        mean, change = self._move(grown, self.mean, both, columns.rows)
+        lost, gained = change.split([growth.rows.shape[-2], border.rows.shape[-2]], dim=-1)
+        own = new.mT.unflatten(-2, (-1, grown.rows.rows_per_point))
+        found = outer_by_point(own, own)
+        residual = grown.subspace.clear_rounding(self.residual - found, grown.rows.blocks(self.X))
+        blocks = minus_outer(self.blocks, lost) + outer_by_point(gained, gained)
+        blocks = blocks - grown.rows.eigvals[..., None, None, None] * found
+        return TrackedNystrom(grown, self.X, columns, residual, blocks, mean)
+
+    @staticmethod
+    def _move(grown: NystromRegression, mean: Tensor, growth: Growth, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean after a growth, and the change along its rows at each point, ``(b) x r x N x p x q``."""
+        change = shared_product(growth.rows, columns).mT  # (b) x r x Np x q
+        moved = mean + grown.rows.mean_of_groups(change, growth.residuals)
+        return moved, change.unflatten(-2, (-1, grown.rows.rows_per_point))
 
     def audit(self) -> Audit:
         if self.sites is None:
@@ -446,25 +562,35 @@ class TrackedNystrom(Tracked):
         return self.regression.rows.variances(self.blocks, directions).clamp_min(0)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return everything but the regression, the points and their features; :meth:`restore` takes it back."""
+        """Return everything but the regression and the points; :meth:`restore` takes it back."""
         sites = {} if self.sites is None else self.sites.tensors()
-        return {"blocks": self.blocks.clone(), "mean": self.mean.clone()} | sites
+        return {name: value.clone() for name, value in self._kept.items()} | sites
 
     def restore(self, tensors: dict[str, Tensor]) -> TrackedNystrom:
         """Return what :meth:`tensors` was made from, to the last bit."""
-        if tensors["blocks"].shape != self.blocks.shape or tensors["mean"].shape != self.mean.shape:
-            raise ValueError(f"blocks should have shape {tuple(self.blocks.shape)}. Save the state again.")
-        blocks, mean, rest = tensors["blocks"], tensors["mean"], tensors.keys() - {"blocks", "mean"}
-        sites = (
-            Sites.at(self.X, self.regression.train_Y).restore({name: tensors[name] for name in rest}) if rest else None
-        )
-        return TrackedNystrom(self.regression, self.X, self.features, self.residual, blocks, mean, sites)
+        for name, value in self._kept.items():
+            if tensors[name].shape != value.shape:
+                raise ValueError(f"{name} should have shape {tuple(value.shape)}. Save the state again.")
+        columns, residual, blocks, mean = (tensors[name] for name in self._kept)
+        rest = {name: value for name, value in tensors.items() if name not in self._kept}
+        sites = Sites.at(self.X, self.regression.train_Y).restore(rest) if rest else None
+        return TrackedNystrom(self.regression, self.X, GrowingRows.of(columns), residual, blocks, mean, sites)
 
-    def _features_at(self, places: Tensor) -> Tensor:
-        """Return ``(b) x G x qp x mp`` at the ``(b) x q`` places."""
-        by_point = self.features.unflatten(-2, (len(self.X), -1))
-        index = places[..., None, :, None, None].expand(*by_point.shape[:-3], -1, *by_point.shape[-2:])
-        return by_point.gather(-3, index).flatten(-3, -2)
+    @property
+    def _kept(self) -> dict[str, Tensor]:
+        # Features that came one by one have other last bits than those of a fit, and so has what follows from them.
+        names = ("columns", "residual", "blocks", "mean")
+        return dict(zip(names, (self.columns.rows, self.residual, self.blocks, self.mean), strict=True))
+
+    def _known_at(self, X: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features and residual, as :meth:`NystromRegression.append` takes them, at the ``(b) x q`` places."""
+        by_point = self.columns.rows.unflatten(-1, (len(self.X), -1))  # (b) x G x mp x N x p
+        index = places[..., None, None, :, None].expand(*by_point.shape[:-2], -1, by_point.shape[-1])
+        features = by_point.gather(-2, index).flatten(-2).mT
+        if places.shape[-1] > 1:
+            return features, self.regression.subspace.joint_residual(X, features)
+        index = places[..., None, :, None, None].expand(*self.residual.shape[:-3], -1, *self.residual.shape[-2:])
+        return features, self.residual.gather(-3, index).squeeze(-3)
 
 
 def _fit(
@@ -541,6 +667,13 @@ def _keep_last(drawn: Tensor, sites: Tensor) -> Tensor:
     everything = torch.arange(drawn.shape[-1], device=drawn.device).expand_as(sites)
     last = torch.zeros_like(sites).scatter_reduce(-1, sites, everything.where(drawn, 0), "amax")
     return drawn & (everything == last.gather(-1, sites))
+
+
+def _keep_unless_many(drawn: Tensor, before: Tensor, sites: Tensor) -> Tensor:
+    """Return ``(b) x t``, what was drawn and what was there before, or in data sets with too much of that the first."""
+    together = drawn | before
+    sizes = [_keep_last(mask, sites).sum(dim=-1, keepdim=True) for mask in (drawn, together)]
+    return torch.where(sizes[1] <= LARGEST_SURPLUS * sizes[0], together, drawn)
 
 
 def _find_places(drawn: Tensor) -> tuple[Tensor, Tensor]:

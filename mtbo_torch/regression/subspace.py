@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mtbo_torch.linalg import root_of_inverse, trace
 from mtbo_torch.regression.whitened import RowKernel
 
 # Features of the past are made in pieces of this many numbers, so that no t x m matrix is ever held.
@@ -48,6 +49,63 @@ class Subspace:
         scale = torch.where(values > cutoff, values.clamp_min(cutoff).rsqrt(), torch.zeros_like(values))
         return cls(rows, atoms, (scale.unsqueeze(-1) * vectors.mT).to(gram.dtype))
 
+    def find_novel(self, X: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        r"""Return which of some points would widen the span by more than rounding.
+
+        Args:
+            X: ``t x d`` points.
+            places: ``j`` of them.
+
+        Returns:
+            Their places, ``i``; their features, ``G x ip x mp``; and a root of the inverse of what the span misses of
+            them, ``G x ip x ip``, with a zero row for what the others have already.
+        """
+        share = torch.finfo(X.dtype).eps ** 0.5  # with less, what is new would itself be known to few digits
+        atoms = X[places]
+        features = self.features(atoms)
+        missed = self.rows(atoms, atoms) - features @ features.mT
+        floor = share * self.rows.blocks(atoms).diagonal(dim1=-2, dim2=-1).flatten(-2)
+        is_new = missed.diagonal(dim1=-2, dim2=-1) > floor  # beside the span, and then beside those before
+        for is_last in (False, True):
+            point, row = self._find_points(is_new)
+            places, features, floor = places[point], features[..., row, :], floor[..., row]
+            missed = missed[..., row, :][..., row]
+            root = root_of_inverse(missed, self._slack / share * floor if is_last else floor)
+            is_new = root.diagonal(dim1=-2, dim2=-1) > 0
+        return places, features, root
+
+    def _find_points(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the places of points with a True among their rows, of ``... x jp``, and those of all their rows."""
+        p = self.rows.rows_per_point
+        of_points = rows.unflatten(-1, (rows.shape[-1] // p, p)).any(dim=-1).flatten(end_dim=-2).any(dim=0)
+        points = of_points.nonzero().squeeze(-1)
+        return points, (p * points.unsqueeze(-1) + torch.arange(p, device=rows.device)).flatten()
+
+    @property
+    def _slack(self) -> float:
+        """The share of the kernel up to which what the span misses of a point is rounding."""
+        return 8 * self.root.shape[-1] * torch.finfo(self.root.dtype).eps
+
+    def border(self, atoms: Tensor, features: Tensor, root: Tensor) -> Subspace:
+        r"""Return the span of more atoms, whose features follow the old ones.
+
+        With R a root of the inverse of what the span misses of them, the new features of x are
+        :math:`R (k_a(x) - \phi(a) \phi(x))`.
+
+        Args:
+            atoms: ``(b) x j x d``.
+            features: ``(b) x G x jp x mp``, those that they have now.
+            root: ``(b) x G x jp x jp``, R.
+        """
+        old = torch.nn.functional.pad(self.root, (0, root.shape[-1]))
+        new = torch.cat([-root @ features @ self.root, root], dim=-1)
+        return Subspace(self.rows, torch.cat([self.atoms, atoms], dim=-2), torch.cat([old, new], dim=-2))
+
+    def reorder(self, order: Tensor) -> Subspace:
+        """Return the same span and features with the ``m`` atoms in another order."""
+        root = self.root.unflatten(-1, (len(order), self.rows.rows_per_point))[..., order, :].flatten(-2)
+        return Subspace(self.rows, self.atoms[..., order, :], root)
+
     def expand(self, batch_shape: torch.Size) -> Subspace:
         """Return the same span under a larger batch shape, as views."""
         atoms, root = (x.expand(*batch_shape, *x.shape[x.dim() - n :]) for x, n in ((self.atoms, 2), (self.root, 3)))
@@ -56,6 +114,10 @@ class Subspace:
     def features(self, X: Tensor) -> Tensor:
         """Return ``(b) x G x Np x mp``."""
         return self.rows(X, self.atoms) @ self.root.mT
+
+    def columns(self, X: Tensor) -> Tensor:
+        """Return the same in rows, ``(b) x G x mp x Np``."""
+        return self.root @ self.rows(self.atoms, X)
 
     def in_blocks(self, X: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Yield pieces of ``(b) x t x d`` points, at least one: where they are, the points, and their features."""
@@ -67,9 +129,13 @@ class Subspace:
 
     def residual(self, X: Tensor, features: Tensor) -> Tensor:
         r"""Return what the subspace misses of each point, :math:`k(x, x) - \phi^T \phi`, ``(b) x G x N x p x p``."""
-        own = self._by_point(features)
-        residual = self.rows.blocks(X) - outer_by_point(own, own)
-        return residual.clamp_min(0) if self.rows.rows_per_point == 1 else residual
+        own, whole = self._by_point(features), self.rows.blocks(X)
+        return self.clear_rounding(whole - outer_by_point(own, own), whole)
+
+    def clear_rounding(self, residual: Tensor, whole: Tensor) -> Tensor:
+        """Return what the subspace misses of the kernel at each point, with zeros where that is rounding."""
+        missed, size = (trace(blocks)[..., None, None] for blocks in (residual, whole))
+        return torch.where(missed > self._slack * size, residual, 0)
 
     def joint_residual(self, X: Tensor, features: Tensor) -> Tensor:
         """Return what the subspace misses of points together, ``(b) x G x Np x Np``."""

@@ -116,7 +116,8 @@ class MTBKB(BudgetedStrategy):
             mixture :math:`\eta` is the square of `noise_scale` here and below, whatever `eta` is.
         schedule: ``"every_round"`` draws the dictionary after each observation, as the paper does; ``"delayed"`` only
             when the norms :math:`\|\tilde\Gamma(x_s, x_s)\|` since the last draw add up to more than :math:`\eta` (an
-            extension, without a multi-task theorem), which makes 100,000 rounds practical.
+            extension, without a multi-task theorem), which makes 100,000 rounds practical. It also keeps what is in the
+            dictionary besides what is drawn, until a third of it would be dropped, and leaves out what the others span.
         options: The other arguments of :class:`MTKB`, such as `choices`, ``N x d``.
 
     Example:

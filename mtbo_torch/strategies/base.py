@@ -225,6 +225,8 @@ class Strategy(ABC):
         points, y = self._check(points, y, allow_missing)
         sd = self._check_sd(sd, y)
         settled = self._match_pending(points) if ids is None else ids
+        if len(settled) < points.shape[-2]:
+            self._warn_of_outside(points)
         if instead_of is not None:
             settled = [] if instead_of == [] else self._require_pending("instead_of", instead_of)
         elif self._pending and not settled:
@@ -262,7 +264,8 @@ class Strategy(ABC):
         """
         places = self._require_rows(rows)
         told = Observations(self.train_X, self.train_Y, self.train_sd)
-        _, y = self._check(told.X[..., places, :], y, allow_missing)
+        points, y = self._check(told.X[..., places, :], y, allow_missing)
+        self._warn_of_outside(points)
         if sd is not None:
             told.sd[..., places, :] = self._check_sd(sd, y)
         told.Y[..., places, :] = y
@@ -315,6 +318,7 @@ class Strategy(ABC):
         x = self._convert("x", x)
         nothing = self.space.points.new_zeros(*x.shape[:-1], self.num_tasks) if isinstance(x, Tensor) else x
         points, _ = self._check(x, nothing, allow_missing=False)
+        self._warn_of_outside(points)
         numbers = range(self._num_asked, self._num_asked + points.shape[-2])
         self._num_asked += points.shape[-2]
         self._pending.update(zip(numbers, points.clone().unbind(dim=-2), strict=True))
@@ -505,6 +509,9 @@ class Strategy(ABC):
         """Return the numbers of the pending points that ``(b) x q x d`` points are, the nearest and then the oldest."""
         if not self._pending:
             return []
+        oldest = next(iter(self._pending))
+        if x.shape[-2] == 1 and torch.equal(x.squeeze(-2), self._pending[oldest]):
+            return [oldest]
         apart = (x.unsqueeze(-2) - self._pending_points().unsqueeze(-3)).abs() / self.space.span
         farthest = apart.movedim(-3, 0).movedim(-2, 1).flatten(2).amax(dim=-1)  # q x p
         matching: list[int] = []
@@ -534,16 +541,14 @@ class Strategy(ABC):
         hint = "Pass allow_missing=True if NaN stands for a missing value." if self._can_miss_values else ""
         require_data(x, y, self.num_tasks, ("x", "y"), allow_missing, hint)
         self.space.require_points(x, self.batch_shape)
+        if allow_missing:
+            _require_some(y)
+        return x.detach(), y.detach()
+
+    def _warn_of_outside(self, x: Tensor) -> None:
         outside = self.space.describe_outside(x)
         if outside:
             warnings.warn(f"{outside} It is used all the same.", stacklevel=3)
-        unseen = y.isnan().all(dim=-1).reshape(-1, y.shape[-2]).all(dim=0)
-        if unseen.any():
-            raise ValueError(
-                "y should have a value of at least one task for each point, got NaN only in the rows "
-                f"{unseen.nonzero().flatten().tolist()}. Leave these points out, and forget them if they are pending."
-            )
-        return x.detach(), y.detach()
 
     def _check_sd(self, sd: Any, y: Tensor) -> Tensor:
         """Return the standard deviations of the noise in ``(b) x q x n`` values, NaN where they are not known."""
@@ -621,6 +626,16 @@ def _require_deviations(sd: Tensor, Y: Tensor) -> Tensor:
     remedy = "Pass standard deviations, and NaN for those that are not known."
     require_positive("sd", sd.nan_to_num(nan=1.0, posinf=torch.inf), remedy)
     return sd
+
+
+def _require_some(y: Tensor) -> None:
+    """Refuse ``(b) x q x n`` values with a point that has none, of any task in any trial."""
+    unseen = y.isnan().all(dim=-1).reshape(-1, y.shape[-2]).all(dim=0)
+    if unseen.any():
+        raise ValueError(
+            "y should have a value of at least one task for each point, got NaN only in the rows "
+            f"{unseen.nonzero().flatten().tolist()}. Leave these points out, and forget them if they are pending."
+        )
 
 
 def _is_whole(value: object) -> bool:

@@ -101,7 +101,7 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
             return regression
         regression = regression.with_oversampling(self._current_oversampling(regression.num_observations))
         generator = self._generators if self.batch_shape else self._generators[0]
-        return regression.resample(generator, None if share == 1 else due)
+        return regression.resample(generator, None if share == 1 else due, keep=self.schedule == "delayed")
 
     def _memory(self) -> dict[str, Any]:
         regression, tracking = self._nystrom, self._known.surrogate.tracking

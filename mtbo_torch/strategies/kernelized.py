@@ -264,8 +264,8 @@ class KernelStrategy(ModelStrategy[ModelT]):
 
     def _propose(self, weights: Tensor, fixed: Mapping[int, float]) -> Tensor:
         told, pending = self._observed_X.rows, self._pending_points()
-        used = torch.cat([told, pending], dim=-2)
-        self.space.require_room(used, weights.shape[-2], fixed)
+        if not self.space.repeat:
+            self.space.require_room(torch.cat([told, pending], dim=-2), weights.shape[-2], fixed)
         with torch.no_grad():
             if self._mixture is None:
                 surrogate, radius = self._surrogate, self.radius
@@ -278,16 +278,16 @@ class KernelStrategy(ModelStrategy[ModelT]):
         for i, weight in enumerate(weights.unbind(dim=-2)):
             if i:
                 with torch.no_grad():
-                    surrogate = surrogate.imagine(used[..., -1:, :])
-            search = replace(self._plan(surrogate, weight, radius, used), fixed=fixed)
+                    surrogate = surrogate.imagine(pending[..., -1:, :])
+            search = replace(self._plan(surrogate, weight, radius, pending), fixed=fixed)
             point, values = self.space.search(search)
             if self._mixture is not None:
                 gaps = gaps.extend(self._find_gap(search, point, values))
-            used = torch.cat([used, point], dim=-2)
+            pending = torch.cat([pending, point], dim=-2)
         self._gaps = gaps
-        return used[..., -weights.shape[-2] :, :]
+        return pending[..., -weights.shape[-2] :, :]
 
-    def _plan(self, surrogate: Surrogate, weights: Tensor, radius: Tensor, used: Tensor) -> Search:
+    def _plan(self, surrogate: Surrogate, weights: Tensor, radius: Tensor, pending: Tensor) -> Search:
         """Return the search for the best points for ``(b) x k`` weights; with a mixture, it reports bounds as well."""
         goal, units = self.goal, surrogate.units
         scalarization, worst = goal.scalarize(weights, units, self._observed_Y.rows)
@@ -306,14 +306,15 @@ class KernelStrategy(ModelStrategy[ModelT]):
             return torch.stack(bounds, dim=-1)
 
         needs_variances = self.bound != "norm" or goal.constraints is not None or not scalarization.keeps_norm
-        return Search(surrogate, acquire, used, self._generators, needs_variances)
+        return Search(surrogate, acquire, self._observed_X.rows, pending, self._generators, needs_variances)
 
     def _find_gap(self, search: Search, point: Tensor, values: Tensor) -> Tensor:
         """Return what a point that was found may cost at most, ``(b) x 1 x 1``."""
         if search.surrogate.real is not None or not self.space.repeat or search.fixed:
             # Of all points, and with what was told alone.
             real = search.surrogate.real or search.surrogate
-            _, values = self.space.search(replace(search, surrogate=real, used=search.used[..., :0, :], fixed={}))
+            nothing = search.told[..., :0, :]
+            _, values = self.space.search(replace(search, surrogate=real, told=nothing, pending=nothing, fixed={}))
             with torch.no_grad():
                 values = torch.cat([values[..., :2], search.acquire(real.inside(point))[..., 2:]], dim=-1)
         return (values[..., 1:2] - values[..., 2:]).clamp_min(0)

@@ -128,7 +128,8 @@ class Optimizer(ExactModelStrategy):
                 with torch.no_grad():
                     surrogate, incumbent = self._expect(surrogate, incumbent, used[..., -1:, :])
             acquire, starts = self._acquire(surrogate, incumbent), self._starts(surrogate)
-            search = Search(surrogate, acquire, used, self._generators, True, starts, fixed)
+            seen, others = used[..., :told, :], used[..., told:, :]
+            search = Search(surrogate, acquire, seen, others, self._generators, True, starts, fixed)
             point, _ = self.space.search(search)
             used = torch.cat([used, point], dim=-2)
         return used

@@ -23,6 +23,7 @@ from mtbo_torch import (
     theory_oversampling,
 )
 from mtbo_torch.kernels import adapt_kernel
+from mtbo_torch.linalg import root_of_inverse
 from mtbo_torch.regression import MatrixKernel, NystromRegression, nystrom, sites, subspace
 from mtbo_torch.regression.whitened import GroupedRows, MatrixRows
 
@@ -185,6 +186,53 @@ def test_a_point_is_in_the_dictionary_once(build: Builder, own_noise: bool) -> N
         )
         close(often.mean(Z), mean, 1e-8)
         close(often.covariance(Z), oracles.blocks(covariance, 3), 1e-8)
+
+
+@every_path
+@pytest.mark.parametrize("several", [False, True], ids=["one noise", "several noises"])
+def test_a_dictionary_that_grows_is_that_of_a_fit(build: Builder, several: bool) -> None:
+    case, (X, Y, Z) = build(3, 2), data(12, 3, 2)
+    X[9] = X[5] + 1e-9  # all but in the span
+    noise = torch.tensor([0.1, 0.5], dtype=torch.double).reshape(2, 1, 1) if several else Y.new_full((1, 1), 0.1)
+    kernel = adapt_kernel(case.kernel, 3)
+    before = NystromRegression.fit(kernel, noise, X[:8], Y[:8], torch.tensor([5, 2]), 3.0)
+    grown = before.append(X[8:], Y[8:]).extend_dictionary(4)
+    assert grown.dictionary.tolist() == [2, 5, 8, 10, 11]
+    assert grown.border is not None
+    assert grown.dictionary_size == 5
+    expected = NystromRegression.fit(kernel, noise, X, Y, grown.dictionary, 3.0)
+    close(grown.at(Z).mean, expected.at(Z).mean, 1e-9)
+    close(grown.at(Z).covariance, expected.at(Z).covariance, 1e-9)
+    close(grown.logdets.sum(dim=-1), expected.logdets.sum(dim=-1), 1e-9)
+    close(grown.mean_norm, expected.mean_norm, 1e-9)
+    followed = before.track(Z).advance(before.append(X[8:], Y[8:]).extend_dictionary(4))
+    close(followed.mean, expected.at(Z).mean, 1e-9)
+    close(followed.variance(), expected.at(Z).variance(), 1e-9)
+    close(followed.residual, expected.track(Z).residual, 1e-9)
+    later = [regression.append(Z[:2], Y[:2]) for regression in (grown, expected)]
+    close(followed.advance(later[0]).mean, later[1].at(Z).mean, 1e-9)
+
+
+def test_what_was_not_drawn_is_kept_until_it_is_a_third() -> None:
+    X, Y, _ = data(12, 3, 2)
+    kernel = adapt_kernel(icm(3, 2).kernel, 3)
+    regression = NystromRegression.fit(kernel, Y.new_full((1, 1), 0.1), X, Y, torch.arange(11), 0.5)
+    is_kept = []
+    for oversampling in (0.5, 1.0, 2.0, 4.0):
+        before = regression.with_oversampling(oversampling)
+        drawn, grown = (before.resample(torch.Generator().manual_seed(0), keep=keep) for keep in (False, True))
+        is_kept.append(1.5 * len(drawn.dictionary) >= 12)
+        assert grown.dictionary.tolist() == (list(range(12)) if is_kept[-1] else drawn.dictionary.tolist())
+    assert set(is_kept) == {False, True}
+
+
+def test_the_root_of_an_inverse_leaves_out_what_is_known() -> None:
+    A = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+    matrix = A @ A.mT  # of rank three
+    root = root_of_inverse(matrix, torch.full((2, 5), 1e-9, dtype=torch.double))
+    assert torch.equal(root[:, 3:], torch.zeros(2, 2, 5, dtype=torch.double))
+    close(root[:, :3, :3] @ matrix[:, :3, :3] @ root[:, :3, :3].mT, torch.eye(3).expand(2, 3, 3), 1e-9)
+    close(root.tril(), root, 0.0)
 
 
 def test_each_observation_of_a_point_is_drawn_for_itself() -> None:

@@ -53,8 +53,8 @@ def test_a_choice_is_the_maximizer_of_algorithm_2() -> None:
 @space
 @pytest.mark.parametrize(
     ("schedule", "build"),
-    [("every_round", icm), ("delayed", KERNELS[7])],
-    ids=["every round, grouped", "delayed, matrix"],
+    [("every_round", icm), ("delayed", icm), ("delayed", KERNELS[7])],
+    ids=["every round, grouped", "delayed, grouped", "delayed, matrix"],
 )
 def test_saving_continues_bit_for_bit(where: dict[str, Tensor], schedule: str, build: Builder) -> None:
     options = {"build": build, "schedule": schedule, "oversampling": 0.5}
