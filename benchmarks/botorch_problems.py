@@ -283,6 +283,15 @@ def judge_runs(runs: list[Run]) -> tuple[list[list[str]], Curves]:
     return rows, curves
 
 
+def drop_incomplete(curves: Curves) -> Curves:
+    """Return the curves without those of algorithms that have fewer runs than ours."""
+    least = {name: len(of_algorithm.get("Optimizer", ())) for name, of_algorithm in curves.items()}
+    return {
+        name: {algorithm: own for algorithm, own in of_algorithm.items() if len(own) >= least[name]}
+        for name, of_algorithm in curves.items()
+    }
+
+
 def draw(curves: Curves, path: Path) -> None:
     """Save a picture: hypervolume over evaluations, mean and standard deviation."""
     from matplotlib.figure import Figure
@@ -311,14 +320,8 @@ def draw(curves: Curves, path: Path) -> None:
 def summarize(curves: Curves, rows: list[list[str]]) -> list[list[str]]:
     """Return the rows of a short table: mean shares, and how much longer a round of qLogNEHVI takes than one of ours.
 
-    An asterisk marks modest settings, where no run has the usual ones. What has fewer runs than ours is left out.
+    An asterisk marks modest settings, where no run has the usual ones.
     """
-    curves = {
-        name: {
-            algorithm: runs for algorithm, runs in all_runs.items() if len(runs) >= len(all_runs.get("Optimizer", ()))
-        }
-        for name, all_runs in curves.items()
-    }
     columns = {"Optimizer": ("Optimizer",), "qLogNEHVI": PEERS}
     columns |= {"qLogNParEGO": ("qLogNParEGO", "qLogNParEGO, modest"), "Sobol": ("Sobol",)}
     were_run = {algorithm for of_algorithm in curves.values() for algorithm in of_algorithm}
@@ -359,7 +362,7 @@ def main() -> None:
         run_missing(run, jobs, options.out, options.workers)
     stored = [one for one in load_runs(options.out) if one.items() >= alike.items() and one["seed"] < FIRST_TUNING_SEED]
     rows, curves = judge_runs(stored)
-    lines = format_rows(rows)
+    lines, curves = format_rows(rows), drop_incomplete(curves)
     print("\n".join(lines))
     suffix = "_noisy" if options.noise else ""
     command = "make bench-botorch" + (f' OPTIONS="--noise {options.noise} --rounds {options.rounds}"' if suffix else "")
