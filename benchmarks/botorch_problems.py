@@ -37,7 +37,14 @@ from record import ROOT, format_rows, record
 from runs import Run, load_runs, run_missing
 from torch import Tensor
 
-from mtbo_torch import MTKB, ChebyshevScalarization, ICMKernel, InverseUniformWeights, Optimizer
+from mtbo_torch import (
+    MTKB,
+    ChebyshevScalarization,
+    HypervolumeScalarization,
+    ICMKernel,
+    InverseUniformWeights,
+    Optimizer,
+)
 from mtbo_torch.metrics import hypervolume
 from mtbo_torch.optimization import draw_sobol
 from mtbo_torch.problems import RKHSFunction
@@ -139,6 +146,15 @@ ALGORITHMS: dict[str, Callable[[MultiObjectiveTestProblem, int], Asked]] = {
     "Optimizer": lambda p, seed: Optimizer(p.num_objectives, bounds=p.bounds, ref_point=p.ref_point, seed=seed),
     "Optimizer, no reference point": lambda p, seed: Optimizer(p.num_objectives, bounds=p.bounds, seed=seed),
     "MT-KB": lambda p, seed: MTKB(p.num_objectives, bounds=p.bounds, refit_every=1, seed=seed),
+    "MT-KB, hypervolume": lambda p, seed: MTKB(
+        p.num_objectives,
+        bounds=p.bounds,
+        refit_every=1,
+        scalarization=HypervolumeScalarization,
+        ref_point=p.ref_point,
+        bound="ellipsoid",
+        seed=seed,
+    ),
     "qLogNEHVI": lambda p, seed: ThoroughNEHVI(p.num_objectives, ref_point=p.ref_point, bounds=p.bounds, seed=seed),
     "qLogNEHVI, modest": lambda p, seed: NEHVI(p.num_objectives, ref_point=p.ref_point, bounds=p.bounds, seed=seed),
     "qLogNParEGO": lambda p, seed: ThoroughNParEGO(p.num_objectives, bounds=p.bounds, seed=seed),
@@ -360,10 +376,13 @@ def main() -> None:
     if not options.record:
         jobs = [{"problem": p, "algorithm": a, "seed": s, **alike} for p, a, s in triples]
         run_missing(run, jobs, options.out, options.workers)
-    stored = [one for one in load_runs(options.out) if one.items() >= alike.items() and one["seed"] < FIRST_TUNING_SEED]
-    rows, curves = judge_runs(stored)
+    stored = [one for one in load_runs(options.out) if one.items() >= alike.items()]
+    is_tuning = options.first_seed >= FIRST_TUNING_SEED
+    rows, curves = judge_runs([one for one in stored if (one["seed"] >= FIRST_TUNING_SEED) == is_tuning])
     lines, curves = format_rows(rows), drop_incomplete(curves)
     print("\n".join(lines))
+    if is_tuning:
+        return
     suffix = "_noisy" if options.noise else ""
     command = "make bench-botorch" + (f' OPTIONS="--noise {options.noise} --rounds {options.rounds}"' if suffix else "")
     record(f"botorch_problems{suffix}", lines, command, SOURCES)
