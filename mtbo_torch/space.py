@@ -20,7 +20,7 @@ from mtbo_torch.grid import Grid
 from mtbo_torch.inputs import Inputs
 from mtbo_torch.linalg import is_free_to_look
 from mtbo_torch.optimization import maximize
-from mtbo_torch.regression import Belief, rows_at
+from mtbo_torch.regression import rows_at
 from mtbo_torch.surrogate import Surrogate
 
 DEFAULT_RESTARTS, DEFAULT_RAW_SAMPLES = 10, 256
@@ -34,8 +34,8 @@ class Search:
     """A search for the best points.
 
     Attributes:
-        surrogate: What is known.
-        acquire: Takes what is known inside the surrogate at ``... x (b) x q`` points to ``... x (b) x q x c`` values,
+        surrogates: What is known, according to one or several kernels.
+        acquire: Takes what is known inside each surrogate at ``... x (b) x q`` points to ``... x (b) x q x c`` values,
             the first of which is maximized.
         used: ``(b) x t x d``, points told or pending.
         generators: One for each data set of the surrogate.
@@ -44,8 +44,8 @@ class Search:
         fixed: By place, the inputs that have one value in this search.
     """
 
-    surrogate: Surrogate
-    acquire: Callable[[Belief], Tensor]
+    surrogates: Sequence[Surrogate]
+    acquire: Callable[..., Tensor]
     used: Tensor
     generators: Sequence[torch.Generator]
     needs_variances: bool
@@ -283,11 +283,14 @@ class Box(Space):
 
     def search(self, task: Search) -> tuple[Tensor, Tensor]:
         batch_shape = task.used.shape[:-2]
-        known = task.surrogate.prepare_for_variances() if task.needs_variances else task.surrogate
+        known = [s.prepare_for_variances() if task.needs_variances else s for s in task.surrogates]
+
+        def acquire(X: Tensor) -> Tensor:
+            return task.acquire(*[surrogate.inside(X) for surrogate in known])
 
         def evaluate(unit: Tensor) -> Tensor:
             X = self._stretch(unit).unsqueeze(-2)  # R x b x 1 x d
-            values = task.acquire(known.inside(X if batch_shape else X.squeeze(1)))[..., 0, 0]
+            values = acquire(X if batch_shape else X.squeeze(1))[..., 0, 0]
             return values if batch_shape else values.unsqueeze(-1)
 
         seeds = [int(torch.randint(2**31, (1,), generator=generator)) for generator in task.generators]
@@ -297,7 +300,7 @@ class Box(Space):
         best, _ = maximize(evaluate, cube, seeds, self.num_restarts, self.raw_samples, extra, grid)
         points = self._settle(best, task.fixed).reshape(*batch_shape, 1, self.num_inputs)
         with torch.no_grad():
-            return points, task.acquire(known.inside(points))
+            return points, acquire(points)
 
     def optimize(
         self, acqf: AcquisitionFunction, num_restarts: int, raw_samples: int, fixed: Mapping[int, float] = NOTHING
@@ -451,7 +454,7 @@ class Choices(Space):
         return surrogate.track(self.points)
 
     def search(self, task: Search) -> tuple[Tensor, Tensor]:
-        values = task.acquire(task.surrogate.tracked)
+        values = task.acquire(*[surrogate.tracked for surrogate in task.surrogates])
         first = values[..., 0]
         if not self.repeat:
             first = first.masked_fill(self._find_taken(task.used), -torch.inf)

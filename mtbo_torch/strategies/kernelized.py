@@ -306,14 +306,15 @@ class KernelStrategy(ModelStrategy[ModelT]):
             return torch.stack(bounds, dim=-1)
 
         needs_variances = self.bound != "norm" or goal.constraints is not None or not scalarization.keeps_norm
-        return Search(surrogate, acquire, used, self._generators, needs_variances)
+        return Search([surrogate], acquire, used, self._generators, needs_variances)
 
     def _find_gap(self, search: Search, point: Tensor, values: Tensor) -> Tensor:
         """Return what a point that was found may cost at most, ``(b) x 1 x 1``."""
-        if search.surrogate.real is not None or not self.space.repeat or search.fixed:
+        [surrogate] = search.surrogates
+        if surrogate.real is not None or not self.space.repeat or search.fixed:
             # Of all points, and with what was told alone.
-            real = search.surrogate.real or search.surrogate
-            _, values = self.space.search(replace(search, surrogate=real, used=search.used[..., :0, :], fixed={}))
+            real = surrogate.real or surrogate
+            _, values = self.space.search(replace(search, surrogates=[real], used=search.used[..., :0, :], fixed={}))
             with torch.no_grad():
                 values = torch.cat([values[..., :2], search.acquire(real.inside(point))[..., 2:]], dim=-1)
         return (values[..., 1:2] - values[..., 2:]).clamp_min(0)

@@ -31,6 +31,8 @@ DEFAULT_ETA = 0.1
 # By how much another kernel's score has to be larger before it takes the place of the one that is used. On BoTorch's
 # problems this halves the number of changes and costs hardly any accuracy.
 SMALLEST_LEAD = 2.0
+# Kernels with less weight than this are left out of an average.
+LEAST_WEIGHT = 0.02
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,10 @@ class KnownKernel:
         own = None if noise is None else noise[..., newest, :]
         return replace(known, surrogate=self.strategy._grow(known.surrogate, new.X, new.Y, own))
 
+    def weigh(self, known: Knowledge, told: Observations) -> list[tuple[Surrogate, float]]:
+        """Return what each kernel that may be right makes of all observations, and its weight."""
+        return [(known.own, 1.0)]
+
     def find_own_noise(self, known: Knowledge, sd: Tensor) -> Tensor | None:
         """Return the variances of the values' noise, ``(b) x t x n``; None if it is the same for all of a task's.
 
@@ -206,6 +212,17 @@ class LearnedKernel(KnownKernel):
             return self._fill(replace(renewed, fresh_at=known.fresh_at), told)
         return self.append(known, told, count)
 
+    def weigh(self, known: Knowledge, told: Observations) -> list[tuple[Surrogate, float]]:
+        weights = weigh_scores({name: one.score for name, one in known.candidates.items()}, known.chosen)
+        return [(self._exchange(known, name, told), weight) for name, weight in weights.items()]
+
+    def _exchange(self, known: Knowledge, name: str, told: Observations) -> Surrogate:
+        """Return what another of the kernels makes of all observations."""
+        if name == known.chosen:
+            return known.own
+        other = self._know(known.candidates, name, known.surrogate.units)
+        return self.append(other, told, told.size).own
+
     def find_own_noise(self, known: Knowledge, sd: Tensor) -> Tensor | None:
         if not self.strategy._may_know_noise:
             return None
@@ -262,6 +279,23 @@ def choose(scores: Mapping[str, float], current: str) -> str:
     best = max(scores, key=lambda name: -math.inf if math.isnan(scores[name]) else scores[name])
     lead = scores[best] - scores.get(current, -math.inf)
     return current if lead <= SMALLEST_LEAD else best
+
+
+def weigh_scores(scores: Mapping[str, float], chosen: str) -> dict[str, float]:
+    """Return the weights of the kernels that may be right, the chosen one among them: Akaike's, in proportion to exp.
+
+    Args:
+        scores: The kernels' scores, NaN for those that were not asked.
+        chosen: The name of the one that is used, whatever its weight.
+    """
+    known = {name: score for name, score in scores.items() if not math.isnan(score)}
+    if chosen not in known:
+        return {chosen: 1.0}
+    largest = max(known.values())
+    shares = {name: math.exp(score - largest) for name, score in known.items()}
+    least = LEAST_WEIGHT * sum(shares.values())
+    shares = {name: share for name, share in shares.items() if share >= least or name == chosen}
+    return {name: share / sum(shares.values()) for name, share in shares.items()}
 
 
 def _scale_noise(units: Units, sd: Tensor) -> Tensor:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,13 +29,32 @@ NEW_SHARE = 1 / 32
 STARTS_NEAR, DISTANCE_NEAR = 64, 0.05
 
 
+@dataclass(frozen=True, eq=False)
+class Opinion:
+    """What one kernel makes of the data.
+
+    Attributes:
+        surrogate: What is known, what was observed being taken for the truth.
+        incumbent: What is to be improved upon.
+        log_weight: The logarithm of the kernel's weight among all.
+    """
+
+    surrogate: Surrogate
+    incumbent: Incumbent
+    log_weight: float
+
+
 class Optimizer(ExactModelStrategy):
     r"""Find the best trade-offs between several objectives from few, noisy evaluations: no kernel, no radius, no prior.
 
     It begins with a design of :math:`2 (d + 1)` points that fill the space, counting those you tell it. Then it learns
-    which kernel suits the tasks (:attr:`kernel_scores`), and asks for the point that promises the largest gain in
-    hypervolume (:class:`LogAverageImprovement`). There is no regret bound: if you know the kernel and a bound on the
-    objective's norm, and need one, use :class:`MTKB`.
+    several kernels, weighs them by how well they suit the tasks (:attr:`kernel_scores`), and asks for the point that
+    promises the largest gain in hypervolume, on average over these kernels (:class:`LogAverageImprovement`). There is
+    no regret bound: if you know the kernel and a bound on the objective's norm, and need one, use :class:`MTKB`.
+
+    The weight of a kernel is in proportion to the exponential of its score (Akaike's weights), and kernels below 2 % are
+    left out: while few points leave open which kernel is right, a wrong one cannot lead the search astray alone.
+    :attr:`model` is that of the one kernel that leads.
 
     Args:
         num_tasks: The number of tasks n that are evaluated together.
@@ -118,24 +138,34 @@ class Optimizer(ExactModelStrategy):
 
     def _improve(self, used: Tensor, count: int, fixed: Mapping[int, float]) -> Tensor:
         """Return ``(b) x t x d`` points told, pending and chosen, and `count` more behind them."""
-        surrogate, told = self._surrogate, self.num_observations
+        told = self.num_observations
         with torch.no_grad():
-            incumbent, surrogate = self._find_incumbent(surrogate), surrogate.trust()
+            opinions = self._form_opinions()
             if used.shape[-2] > told:
-                surrogate, incumbent = self._expect(surrogate, incumbent, used[..., told:, :])
+                opinions = self._expect(opinions, used[..., told:, :])
         for i in range(count):
             if i:
                 with torch.no_grad():
-                    surrogate, incumbent = self._expect(surrogate, incumbent, used[..., -1:, :])
-            acquire, starts = self._acquire(surrogate, incumbent), self._starts(surrogate)
-            search = Search(surrogate, acquire, used, self._generators, True, starts, fixed)
+                    opinions = self._expect(opinions, used[..., -1:, :])
+            surrogates = [opinion.surrogate for opinion in opinions]
+            acquire, starts = self._acquire(opinions), self._starts(self._surrogate)
+            search = Search(surrogates, acquire, used, self._generators, True, starts, fixed)
             point, _ = self.space.search(search)
             used = torch.cat([used, point], dim=-2)
         return used
 
-    def _expect(self, surrogate: Surrogate, incumbent: Incumbent, X: Tensor) -> tuple[Surrogate, Incumbent]:
-        """Return both once ``(b) x q x d`` points are observed, at the mean."""
-        return surrogate.imagine(X), incumbent.after(self.goal.view(surrogate.inside(X)).mean)
+    def _form_opinions(self) -> list[Opinion]:
+        """Return what each kernel that may be right makes of what was told."""
+        weighed = self._learner.weigh(self._known, self._observations)
+        return [Opinion(one.trust(), self._find_incumbent(one), math.log(weight)) for one, weight in weighed]
+
+    def _expect(self, opinions: Sequence[Opinion], X: Tensor) -> list[Opinion]:
+        """Return them once ``(b) x q x d`` points are observed, at the mean."""
+        means = [self.goal.view(one.surrogate.inside(X)).mean for one in opinions]
+        return [
+            replace(one, surrogate=one.surrogate.imagine(X), incumbent=one.incumbent.after(mean))
+            for one, mean in zip(opinions, means, strict=True)
+        ]
 
     def _find_incumbent(self, surrogate: Surrogate) -> Incumbent:
         units, goal = surrogate.units, self.goal
@@ -148,25 +178,33 @@ class Optimizer(ExactModelStrategy):
     def _expect_gain(self, X: Tensor) -> float | None:
         if self.num_observations < self.design_size:
             return None
-        incumbent = self._find_incumbent(self._surrogate)
-        aim = self.goal.view(self._surrogate.trust().inside(X))
-        samples = incumbent.samples
-        so_far = torch.logsumexp(samples.power * incumbent.best.log(), dim=-1) - math.log(len(incumbent.best))
-        return float((log_improvement(aim.mean, aim.covariance, incumbent) - so_far).exp())
+        gains = []
+        for one in self._form_opinions():
+            best, power = one.incumbent.best, one.incumbent.samples.power
+            so_far = torch.logsumexp(power * best.log(), dim=-1) - math.log(len(best))
+            aim = self.goal.view(one.surrogate.inside(X))
+            gain = log_improvement(aim.mean, aim.covariance, one.incumbent) - so_far
+            gains.append(float((gain + one.log_weight).exp()))
+        return sum(gains)
 
-    def _acquire(self, surrogate: Surrogate, incumbent: Incumbent) -> Any:
-        goal, units = self.goal, surrogate.units
+    def _acquire(self, opinions: Sequence[Opinion]) -> Callable[..., Tensor]:
+        """Return the log of the improvement, averaged over the kernels."""
 
-        def acquire(belief: Belief) -> Tensor:
-            aim = goal.view(belief)
-            value = log_improvement(aim.mean, aim.covariance, incumbent)
-            if goal.constraints is not None:
-                outside = units.restore(belief.real)
-                probability = goal.constraints.probability(outside.mean, outside.covariance)
-                value = value + probability.clamp_min(torch.finfo(value.dtype).tiny).log()
-            return value.unsqueeze(-1)
+        def acquire(*beliefs: Belief) -> Tensor:
+            values = [self._assess(*both) for both in zip(opinions, beliefs, strict=True)]
+            return torch.logsumexp(torch.stack(values), dim=0).unsqueeze(-1)
 
         return acquire
+
+    def _assess(self, opinion: Opinion, belief: Belief) -> Tensor:
+        """Return the weighed log of the improvement that one kernel expects, ``... x q``."""
+        aim, constraints = self.goal.view(belief), self.goal.constraints
+        value = log_improvement(aim.mean, aim.covariance, opinion.incumbent) + opinion.log_weight
+        if constraints is None:
+            return value
+        outside = opinion.surrogate.units.restore(belief.real)
+        probability = constraints.probability(outside.mean, outside.covariance)
+        return value + probability.clamp_min(torch.finfo(value.dtype).tiny).log()
 
     def _starts(self, surrogate: Surrogate) -> Tensor | None:
         """Return points around the present front, ``(b) x S x d`` in the unit cube, each moved in a few inputs."""

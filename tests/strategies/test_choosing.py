@@ -20,7 +20,7 @@ from mtbo_torch.kernels import TaskwiseKernel, candidate_kernels, default_kernel
 from mtbo_torch.models import MultiTaskGPModel
 from mtbo_torch.strategies import ITKB, MOBO, learners
 from mtbo_torch.strategies.kernelized import KernelStrategy
-from mtbo_torch.strategies.learners import SMALLEST_LEAD, choose
+from mtbo_torch.strategies.learners import SMALLEST_LEAD, choose, weigh_scores
 
 NAMES = ["shared", "shared, two scales", "own", "own, two scales"]
 BOX = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.double)
@@ -85,6 +85,14 @@ def test_another_kernel_takes_over_only_with_a_lead() -> None:
     assert choose({"a": 0.0, "b": lead}, "b") == "b"
     assert choose({"b": -5.0, "c": -9.0}, "a") == "b"  # the current one could not be learned
     assert choose({"a": math.nan}, "a") == "a"  # nothing to choose
+
+
+def test_kernels_that_may_be_right_are_weighed() -> None:
+    three_to_one = {"a": -3.0, "b": -3.0 + math.log(3), "c": -20.0}
+    assert weigh_scores(three_to_one, "a") == pytest.approx({"a": 0.25, "b": 0.75})
+    assert list(weigh_scores({"a": 0.0, "b": -9.0, "c": math.nan}, "b")) == ["a", "b"]  # the one in use stays
+    assert weigh_scores({"a": 0.0, "b": math.nan}, "b") == {"b": 1.0}  # it could not be learned anew
+    assert sum(weigh_scores({"a": 0.0, "b": -1.0, "c": -3.8}, "a").values()) == pytest.approx(1)
 
 
 def naive_score(name: str, kernel: Any, eta: list[float], X: Tensor, Y: Tensor) -> float:
