@@ -15,15 +15,17 @@ from botorch.acquisition import AcquisitionFunction
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
 from torch import Tensor
 
-from mtbo_torch.checks import require_bounds, require_choices, require_count
+from mtbo_torch.checks import checksum, require_bounds, require_choices, require_count
 from mtbo_torch.grid import Grid
 from mtbo_torch.inputs import Inputs
 from mtbo_torch.linalg import is_free_to_look
 from mtbo_torch.optimization import maximize
-from mtbo_torch.regression import rows_at
+from mtbo_torch.regression import Lookup, rows_at
 from mtbo_torch.surrogate import Surrogate
 
 DEFAULT_RESTARTS, DEFAULT_RAW_SAMPLES = 10, 256
+# Points told are compared with the choices in pieces of this many numbers.
+BLOCK_NUMBERS = 2**22
 # Of an input all over its range.
 VALUES_SHOWN = 21
 NOTHING: Mapping[int, float] = MappingProxyType({})
@@ -75,6 +77,11 @@ class Space(ABC):
         """The number of inputs d."""
         return self.points.shape[-1]
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """The checksum of the points, by which a saved state knows the space."""
+        return checksum(self.points)
+
     @property
     def input_names(self) -> list[str]:
         """The names of the inputs."""
@@ -116,13 +123,14 @@ class Space(ABC):
                 f"got {x.dtype} on {x.device}. Use x.to(bounds) or x.to(choices)."
             )
 
-    def describe_outside(self, x: Tensor) -> str:
-        """Return which of ``(b) x q x d`` points told lie outside, in a sentence; nothing if none does.
+    def take_in(self, x: Tensor) -> tuple[Tensor, str]:
+        """Return ``(b) x q x d`` points told, without rounding, and which of them lie outside, in a sentence.
 
-        Away from the CPU nobody looks.
+        The sentence is empty if none does. Away from the CPU nobody looks.
         """
-        if not is_free_to_look(x):
-            return ""
+        return x, self._describe_outside(x) if is_free_to_look(x) else ""
+
+    def _describe_outside(self, x: Tensor) -> str:
         low, high = self.hull[0] - self.tolerance * self.span, self.hull[1] + self.tolerance * self.span
         outside = ((x < low) | (x > high)).reshape(-1, self.num_inputs)
         if not outside.any():
@@ -426,16 +434,26 @@ class Choices(Space):
         uniform = torch.rand(q, 1, generator=generator, dtype=torch.double).squeeze(-1)
         return points[(uniform * len(points)).long().to(points.device)]
 
-    def describe_outside(self, x: Tensor) -> str:
-        said = super().describe_outside(x)
-        if said or not is_free_to_look(x):
-            return said
-        apart = torch.cdist(x / self.span, self.points / self.span, p=torch.inf).amin(dim=-1)
-        strange = (apart > self.tolerance).flatten()
+    def take_in(self, x: Tensor) -> tuple[Tensor, str]:
+        if not is_free_to_look(x):
+            return self._round_to_choices(x), ""
+        if (self._lookup.find(x) >= 0).all():
+            return x, ""
+        x = self._round_to_choices(x)
+        strange = (self._lookup.find(x) < 0).flatten()
         if not strange.any():
-            return ""
-        row = x.reshape(-1, self.num_inputs)[strange][0].tolist()
-        return f"A point told is none of the {len(self.points):,} choices: [{', '.join(f'{v:g}' for v in row)}]."
+            return x, ""
+        row = ", ".join(f"{value:g}" for value in x.reshape(-1, self.num_inputs)[strange][0].tolist())
+        return x, self._describe_outside(x) or f"A point told is none of the {len(self.points):,} choices: [{row}]."
+
+    def _round_to_choices(self, x: Tensor) -> Tensor:
+        """Return ``(b) x q x d`` points, those that differ from a choice by rounding as that choice."""
+        rounded, size = [], max(1, BLOCK_NUMBERS // (x.shape[:-2].numel() * len(self.points)))
+        for some in x.split(size, dim=-2):
+            distance, nearest = torch.cdist(some / self.span, self.points / self.span, p=torch.inf).min(dim=-1)
+            is_choice = (distance <= self.tolerance).unsqueeze(-1)
+            rounded.append(torch.where(is_choice, self.points[nearest], some))
+        return torch.cat(rounded, dim=-2)
 
     def _has(self, fixed: Mapping[int, float]) -> Tensor:
         """Return which choices have these values, ``N``."""
@@ -480,20 +498,14 @@ class Choices(Space):
             )
 
     @cached_property
-    def _first_equal(self) -> Tensor:
-        """``N``, for each choice the place of the first that equals it."""
-        distinct, index = torch.unique(self.points, dim=0, return_inverse=True)
-        places = torch.arange(len(self.points), device=self.points.device)
-        return index.new_full((len(distinct),), len(self.points)).scatter_reduce(0, index, places, "amin")[index]
+    def _lookup(self) -> Lookup:
+        return Lookup(self.points)
 
     def _find_taken(self, used: Tensor) -> Tensor:
         """Return which choices, ``(b) x N``, were used or equal one before."""
-        apart = torch.cdist(self.points / self.span, used / self.span, p=torch.inf)  # (b) x N x t
-        # The nearest only: choices may be as close to each other as what is taken for rounding.
-        distance, nearest = apart.min(dim=-2)
-        is_choice = distance <= self.tolerance
-        told = apart.new_zeros(apart.shape[:-1]).scatter_add(-1, self._first_equal[nearest], is_choice.to(apart))
-        return (told > 0) | (self._first_equal != torch.arange(len(self.points), device=told.device))
+        places, N = self._lookup.find(used), len(self.points)
+        nowhere = torch.zeros(*used.shape[:-2], N + 1, dtype=torch.bool, device=used.device)
+        return nowhere.scatter(-1, places.where(places >= 0, N), True)[..., :N] | self._lookup.repeated
 
 
 def make_space(

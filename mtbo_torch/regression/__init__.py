@@ -6,7 +6,7 @@ from mtbo_torch.regression.dense import DenseRegression
 from mtbo_torch.regression.factor import GrowingRows
 from mtbo_torch.regression.kronecker import CompletedRegression, KroneckerRegression
 from mtbo_torch.regression.nystrom import NystromRegression, TrackedNystrom
-from mtbo_torch.regression.sites import Sites, rows_at
+from mtbo_torch.regression.sites import Lookup, Sites, rows_at
 from mtbo_torch.regression.spectral import SpectralRegression
 from mtbo_torch.regression.structure import IndependentTasks, MatrixKernel, SeparableSum
 
@@ -20,6 +20,7 @@ __all__ = [
     "IndependentTasks",
     "JointBelief",
     "KroneckerRegression",
+    "Lookup",
     "MatrixKernel",
     "NystromRegression",
     "PointBelief",

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import count
 
 import torch
 from torch import Tensor
-
-# New observations are compared with the sites in pieces of this many numbers.
-BLOCK_NUMBERS = 2**22
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +51,53 @@ class Distinct:
         return cls(rows_at(X, places), counts, sums, index, deviations, sites)
 
 
+class Lookup:
+    r"""The places of ``N x d`` points, found by their inputs, to the last bit, in :math:`O(d + \log N)`.
+
+    Args:
+        points: ``N x d``.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch.regression import Lookup
+        >>> lookup = Lookup(torch.tensor([[0.0, 1.0], [0.5, 0.5], [0.0, 1.0]]))
+        >>> lookup.find(torch.tensor([[0.5, 0.5], [0.0, 1.0], [0.0, 0.9]]))
+        tensor([ 1,  0, -1])
+        >>> lookup.repeated
+        tensor([False, False,  True])
+    """
+
+    def __init__(self, points: Tensor) -> None:
+        self.points = points
+
+    @cached_property
+    def _index(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The factors of a code that no two different points have in common, the sorted codes, and their places."""
+        for seed in count():
+            generator = torch.Generator().manual_seed(seed)
+            factors = torch.randint(-(2**63), 2**63 - 1, (self.points.shape[-1],), generator=generator) | 1
+            factors = factors.to(self.points.device)
+            codes, order = torch.sort(_encode(self.points, factors), stable=True)
+            rows = self.points[order]
+            if not ((codes[1:] == codes[:-1]) & (rows[1:] != rows[:-1]).any(dim=-1)).any():
+                break
+        return factors, codes, order
+
+    @cached_property
+    def repeated(self) -> Tensor:
+        """``N``, which points equal one before."""
+        _, codes, order = self._index
+        nowhere = torch.zeros(len(order), dtype=torch.bool, device=order.device)
+        return nowhere.scatter(0, order[1:], codes[1:] == codes[:-1])
+
+    def find(self, X: Tensor) -> Tensor:
+        """Return the places ``(b) x q`` of the first points that equal ``(b) x q x d`` ones; -1 for none."""
+        factors, codes, order = self._index
+        start = torch.searchsorted(codes, _encode(X, factors)).clamp_max(len(codes) - 1)
+        places = order[start]
+        return torch.where((self.points[places] == X).all(dim=-1), places, -1)
+
+
 @dataclass(frozen=True, eq=False)
 class Sites:
     """Observations grouped by point: how many there are at each, and their mean.
@@ -61,12 +107,14 @@ class Sites:
         counts: ``(b) x u``.
         means: ``(b) x u x n``; zero where there is none.
         scatter: ``(b)``, the sum of the squared distances of all values from the mean at their point.
+        lookup: The places of the points, where observations are to be added.
     """
 
     points: Tensor
     counts: Tensor
     means: Tensor
     scatter: Tensor
+    lookup: Lookup | None = None
 
     @classmethod
     def of(cls, X: Tensor, Y: Tensor) -> Sites:
@@ -81,7 +129,8 @@ class Sites:
         """Return ``N x d`` points without observations yet, of values like ``(b) x t x n`` ones."""
         batch_shape = like.shape[:-2]
         counts = points.new_zeros(*batch_shape, len(points))
-        return cls(points, counts, points.new_zeros(*counts.shape, like.shape[-1]), points.new_zeros(batch_shape))
+        means, scatter = points.new_zeros(*counts.shape, like.shape[-1]), points.new_zeros(batch_shape)
+        return cls(points, counts, means, scatter, Lookup(points))
 
     def tensors(self) -> dict[str, Tensor]:
         """Return copies of everything but the points, by name."""
@@ -92,7 +141,7 @@ class Sites:
         for name, value in tensors.items():
             if value.shape != getattr(self, name).shape:
                 raise ValueError(f"{name} of shape {tuple(value.shape)}")
-        return replace(self, **tensors)
+        return replace(self, counts=tensors["counts"], means=tensors["means"], scatter=tensors["scatter"])
 
     def occupied(self) -> tuple[Sites, Tensor]:
         """Return the sites with observations in any data set, and their places among ``N x d`` points."""
@@ -101,13 +150,9 @@ class Sites:
 
     def find(self, X: Tensor) -> Tensor | None:
         """Return the places ``(b) x q`` of ``(b) x q x d`` points among the sites; None if one is none of them."""
-        size, places = max(1, BLOCK_NUMBERS // (X.shape[:-2].numel() * self.points.numel())), []
-        for x in X.split(size, dim=-2):
-            is_here, place = (x.unsqueeze(-2) == self.points).all(dim=-1).max(dim=-1)  # of (b) x q x N
-            if not is_here.all():
-                return None
-            places.append(place)
-        return torch.cat(places, dim=-1)
+        assert self.lookup is not None
+        places = self.lookup.find(X)
+        return None if (places < 0).any() else places
 
     def add(self, places: Tensor, Y: Tensor) -> Sites:
         """Take in ``(b) x q x n`` values at ``(b) x q`` places."""
@@ -118,6 +163,12 @@ class Sites:
         means = self.means.scatter_add(-2, index, apart / counts.gather(-1, places).unsqueeze(-1))
         more = (apart * (Y - means.gather(-2, index))).sum(dim=(-2, -1))
         return replace(self, counts=counts, means=means, scatter=(self.scatter + more).clamp_min(0))
+
+
+def _encode(X: Tensor, factors: Tensor) -> Tensor:
+    """Return whole numbers ``...``, the same for equal ones of ``... x d`` points and hardly ever for others."""
+    whole = torch.int64 if X.dtype == torch.double else torch.int32
+    return ((X + 0.0).view(whole) * factors).sum(dim=-1)  # plus zero, as there is a negative one
 
 
 def _number_points(X: Tensor) -> Tensor:

@@ -192,8 +192,8 @@ class Strategy(ABC):
         """Learn the values at some points, in any order, asked for or not; a refused call changes nothing.
 
         A point that differs from what was asked for by more than rounding is another point: the one asked for stays
-        pending until it is forgotten, or until something is told instead of it. Values are those of the tasks as they
-        are, signs not turned.
+        pending until it is forgotten, or until something is told instead of it. A point that differs from a choice by
+        rounding is taken for that choice. Values are those of the tasks as they are, signs not turned.
 
         Args:
             x: ``(b) x q x d``, or ``d`` for one point; or the numbers of q pending points, see :attr:`asked_ids`.
@@ -406,7 +406,7 @@ class Strategy(ABC):
         """
         state = {
             "settings": self._settings(),
-            "space": self.space.points.clone(),
+            "space": self.space.fingerprint,
             "train_X": self.train_X,
             "train_Y": self.train_Y,
             "train_sd": self.train_sd,
@@ -534,7 +534,7 @@ class Strategy(ABC):
         hint = "Pass allow_missing=True if NaN stands for a missing value." if self._can_miss_values else ""
         require_data(x, y, self.num_tasks, ("x", "y"), allow_missing, hint)
         self.space.require_points(x, self.batch_shape)
-        outside = self.space.describe_outside(x)
+        x, outside = self.space.take_in(x)
         if outside:
             warnings.warn(f"{outside} It is used all the same.", stacklevel=3)
         unseen = y.isnan().all(dim=-1).reshape(-1, y.shape[-2]).all(dim=0)
@@ -595,7 +595,7 @@ class Strategy(ABC):
 
     def _require_same_settings(self, state_dict: dict[str, Any]) -> None:
         ours, theirs, space = self._settings(), state_dict["settings"], state_dict["space"]
-        if not isinstance(theirs, dict) or not isinstance(space, Tensor):
+        if not isinstance(theirs, dict) or not isinstance(space, str):
             raise ValueError(
                 f"state_dict should hold its settings and space, got {type(theirs).__name__} and "
                 f"{type(space).__name__}. Pass what state_dict() returned."
@@ -605,7 +605,7 @@ class Strategy(ABC):
             key=str,
         )
         parts = [f"{key} ({_shorten(theirs.get(key))} there, {_shorten(ours.get(key))} here)" for key in different]
-        if not different and not torch.equal(space.to(self.space.points), self.space.points):
+        if not different and space != self.space.fingerprint:
             parts = [f"{ours['space']} (other points)"]
         if parts:
             raise ValueError(

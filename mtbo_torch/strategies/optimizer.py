@@ -52,8 +52,8 @@ class Optimizer(ExactModelStrategy):
     promises the largest gain in hypervolume, on average over these kernels (:class:`LogAverageImprovement`). There is
     no regret bound: if you know the kernel and a bound on the objective's norm, and need one, use :class:`MTKB`.
 
-    The weight of a kernel is in proportion to the exponential of its score (Akaike's weights), and kernels below 2 % are
-    left out: while few points leave open which kernel is right, a wrong one cannot lead the search astray alone.
+    The weight of a kernel is in proportion to the exponential of its score (Akaike's weights), and kernels below 2 %
+    are left out: while few points leave open which kernel is right, a wrong one cannot lead the search astray alone.
     :attr:`model` is that of the one kernel that leads.
 
     Args:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from catalogue import icm
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mtbo_torch import MTBKB, MTKB
+from mtbo_torch.space import Choices
 from mtbo_torch.strategies import ITKB, MOBO, Strategy
 
 CHOICES = torch.rand(12, 2, dtype=torch.double, generator=torch.Generator().manual_seed(0))
@@ -34,6 +38,35 @@ def test_every_choice_comes_once(kind: type[Strategy]) -> None:
     with pytest.raises(ValueError, match="q should be at most 0"):
         strategy.ask()
     assert strategy.num_observations == 12
+
+
+def test_what_is_told_with_rounding_is_the_choice() -> None:
+    strategy = MTKB(icm(2, 2).kernel, **SETTINGS)
+    near = torch.cat([CHOICES[3:5] + 1e-12, CHOICES[7:8]])
+    strategy.tell(near, values(near))
+    assert torch.equal(strategy.train_X, CHOICES[[3, 4, 7]])
+    between = CHOICES[:2].mean(dim=0)
+    with pytest.warns(UserWarning, match="none of the 12 choices"):
+        strategy.tell(between, values(between))
+    assert torch.equal(strategy.train_X[-1], between)
+
+
+class LargestTensor(TorchDispatchMode):
+    size = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        self.size = max(self.size, result.numel() if isinstance(result, Tensor) else 0)
+        return result
+
+
+def test_what_is_left_takes_no_more_than_the_choices_do() -> None:
+    choices = torch.rand(400, 2, dtype=torch.double, generator=torch.Generator().manual_seed(1))
+    space = Choices(choices, repeat=False)
+    with LargestTensor() as largest:
+        space.require_room(choices[:300], 100)
+        assert space._find_taken(choices[:300]).sum() == 300
+    assert largest.size <= 2 * len(choices)
 
 
 def test_what_is_pending_is_not_asked_for_and_what_is_forgotten_is() -> None:
