@@ -42,13 +42,18 @@ class Candidate:
     Attributes:
         kernel: The kernel.
         noise: ``(b) x n`` or ``1``, the regularizer that was learned with it.
-        score: How well it suited the data at the last refit, the mean over the trials of :func:`score_kernel`; NaN if
-            it was not asked.
+        scores: ``(b)`` on the CPU, how well it suited the data at the last refit, by :func:`score_kernel`; NaN if it
+            was not asked.
     """
 
     kernel: Kernel
     noise: Tensor
-    score: float = math.nan
+    scores: Tensor
+
+    @property
+    def score(self) -> float:
+        """The mean of its scores over the trials."""
+        return self.scores.mean().item()
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,9 @@ class KnownKernel:
         points = self.strategy.space.points
         noise = points.new_tensor([DEFAULT_ETA if self.eta is None else self.eta])
         no_Y = points.new_empty(*self.strategy.batch_shape, 0, num_tasks)
-        candidates = {name: Candidate(deepcopy(kernel).to(points), noise) for name, kernel in self.kernels.items()}
+        unknown = torch.full(self.strategy.batch_shape, math.nan, dtype=torch.double)
+        kernels = {name: deepcopy(kernel).to(points) for name, kernel in self.kernels.items()}
+        candidates = {name: Candidate(kernel, noise, unknown) for name, kernel in kernels.items()}
         return self._know(candidates, next(iter(candidates)), self._find_units(no_Y))
 
     def learn(self, known: Knowledge, told: Observations, count: int) -> Knowledge:
@@ -121,9 +128,9 @@ class KnownKernel:
         own = None if noise is None else noise[..., newest, :]
         return replace(known, surrogate=self.strategy._grow(known.surrogate, new.X, new.Y, own))
 
-    def weigh(self, known: Knowledge, told: Observations) -> list[tuple[Surrogate, float]]:
-        """Return what each kernel that may be right makes of all observations, and its weight."""
-        return [(known.own, 1.0)]
+    def weigh(self, known: Knowledge, told: Observations) -> list[tuple[Surrogate, Tensor]]:
+        """Return what each kernel that may be right makes of all observations, and its weights, ``(b)``."""
+        return [(known.own, torch.ones(self.strategy.batch_shape, dtype=torch.double))]
 
     def find_own_noise(self, known: Knowledge, sd: Tensor) -> Tensor | None:
         """Return the variances of the values' noise, ``(b) x t x n``; None if it is the same for all of a task's.
@@ -138,7 +145,11 @@ class KnownKernel:
         """Return what :meth:`recall` needs, as plain values and tensors."""
         units = known.surrogate.units
         candidates = {
-            name: {"kernel": deepcopy(dict(one.kernel.state_dict())), "noise": one.noise.clone(), "score": one.score}
+            name: {
+                "kernel": deepcopy(dict(one.kernel.state_dict())),
+                "noise": one.noise.clone(),
+                "scores": one.scores.clone(),
+            }
             for name, one in known.candidates.items()
         }
         return {
@@ -212,9 +223,12 @@ class LearnedKernel(KnownKernel):
             return self._fill(replace(renewed, fresh_at=known.fresh_at), told)
         return self.append(known, told, count)
 
-    def weigh(self, known: Knowledge, told: Observations) -> list[tuple[Surrogate, float]]:
-        weights = weigh_scores({name: one.score for name, one in known.candidates.items()}, known.chosen)
-        return [(self._exchange(known, name, told), weight) for name, weight in weights.items()]
+    def weigh(self, known: Knowledge, told: Observations) -> list[tuple[Surrogate, Tensor]]:
+        scores = torch.stack([one.scores for one in known.candidates.values()])
+        if known.candidates[known.chosen].scores.isnan().any():  # it could not be learned anew
+            return super().weigh(known, told)
+        weights = zip(known.candidates, weigh_scores(scores), strict=True)
+        return [(self._exchange(known, name, told), weight) for name, weight in weights if weight.any()]
 
     def _exchange(self, known: Knowledge, name: str, told: Observations) -> Surrogate:
         """Return what another of the kernels makes of all observations."""
@@ -239,7 +253,8 @@ class LearnedKernel(KnownKernel):
         is_fresh = count >= 2 * known.fresh_at
         scaled = (units.scale_points(told.X), units.scale_values(told.Y), _scale_noise(units, told.sd))
         fitted = {name: self._fit(name, known.candidates[name], *scaled, is_fresh) for name in self.kernels}
-        candidates = {name: fitted[name] or replace(known.candidates[name], score=math.nan) for name in fitted}
+        unknown = torch.full(self.strategy.batch_shape, math.nan, dtype=torch.double)
+        candidates = {name: fitted[name] or replace(known.candidates[name], scores=unknown) for name in fitted}
         scores = {name: one.score for name, one in fitted.items() if one is not None}
         if not scores:
             warnings.warn(
@@ -264,8 +279,8 @@ class LearnedKernel(KnownKernel):
             learn_kernel(model)
         except ModelFittingError:
             return None
-        score = score_kernel(model).mean().item() if len(self.kernels) > 1 else math.nan
-        return Candidate(model.covar_module, usual_noise_of(model.likelihood).detach(), score)
+        scores = score_kernel(model).double().cpu() if len(self.kernels) > 1 else torch.full_like(last.scores, math.nan)
+        return Candidate(model.covar_module, usual_noise_of(model.likelihood).detach(), scores)
 
     def _fill(self, started: Knowledge, told: Observations) -> Knowledge:
         return replace(self.append(started, told, told.size), renewed_at=told.size, facts=count_facts(told.Y))
@@ -281,21 +296,15 @@ def choose(scores: Mapping[str, float], current: str) -> str:
     return current if lead <= SMALLEST_LEAD else best
 
 
-def weigh_scores(scores: Mapping[str, float], chosen: str) -> dict[str, float]:
-    """Return the weights of the kernels that may be right, the chosen one among them: Akaike's, in proportion to exp.
+def weigh_scores(scores: Tensor) -> Tensor:
+    """Return weights in proportion to the exponentials of scores (Akaike's), zero for those that are hardly anything.
 
     Args:
-        scores: The kernels' scores, NaN for those that were not asked.
-        chosen: The name of the one that is used, whatever its weight.
+        scores: ``K x (b)``, of each kernel in each trial, NaN for those that were not asked.
     """
-    known = {name: score for name, score in scores.items() if not math.isnan(score)}
-    if chosen not in known:
-        return {chosen: 1.0}
-    largest = max(known.values())
-    shares = {name: math.exp(score - largest) for name, score in known.items()}
-    least = LEAST_WEIGHT * sum(shares.values())
-    shares = {name: share for name, share in shares.items() if share >= least or name == chosen}
-    return {name: share / sum(shares.values()) for name, share in shares.items()}
+    weights = scores.nan_to_num(nan=-torch.inf).softmax(dim=0)
+    weights = torch.where(weights < LEAST_WEIGHT, 0, weights)
+    return weights / weights.sum(dim=0)
 
 
 def _scale_noise(units: Units, sd: Tensor) -> Tensor:
@@ -312,7 +321,10 @@ def _restore(candidate: Candidate, memory: dict[str, Any], X: Tensor) -> Candida
         raise ValueError(f"noise of shape {tuple(noise.shape)}")
     for name, value in {"noise": noise, **dict(kernel.named_parameters())}.items():
         require_finite(name, value)
-    return Candidate(kernel, noise, float(memory["score"]))
+    scores = memory["scores"]
+    if scores.shape != candidate.scores.shape:
+        raise ValueError(f"scores of shape {tuple(scores.shape)}")
+    return Candidate(kernel, noise, scores.double().cpu())
 
 
 def _shape(tensor: Tensor | None) -> torch.Size | None:

@@ -36,12 +36,12 @@ class Opinion:
     Attributes:
         surrogate: What is known, what was observed being taken for the truth.
         incumbent: What is to be improved upon.
-        log_weight: The logarithm of the kernel's weight among all.
+        log_weight: ``(b) x 1``, the logarithm of the kernel's weight among all, in each trial.
     """
 
     surrogate: Surrogate
     incumbent: Incumbent
-    log_weight: float
+    log_weight: Tensor
 
 
 class Optimizer(ExactModelStrategy):
@@ -54,7 +54,7 @@ class Optimizer(ExactModelStrategy):
 
     The weight of a kernel is in proportion to the exponential of its score (Akaike's weights), and kernels below 2 %
     are left out: while few points leave open which kernel is right, a wrong one cannot lead the search astray alone.
-    :attr:`model` is that of the one kernel that leads.
+    Each trial has weights of its own. :attr:`model` is that of the one kernel that leads.
 
     Args:
         num_tasks: The number of tasks n that are evaluated together.
@@ -157,7 +157,9 @@ class Optimizer(ExactModelStrategy):
     def _form_opinions(self) -> list[Opinion]:
         """Return what each kernel that may be right makes of what was told."""
         weighed = self._learner.weigh(self._known, self._observations)
-        return [Opinion(one.trust(), self._find_incumbent(one), math.log(weight)) for one, weight in weighed]
+        logs = [weight.log().to(self.space.points).unsqueeze(-1) for _, weight in weighed]
+        pairs = zip(weighed, logs, strict=True)
+        return [Opinion(one.trust(), self._find_incumbent(one), log) for (one, _), log in pairs]
 
     def _expect(self, opinions: Sequence[Opinion], X: Tensor) -> list[Opinion]:
         """Return them once ``(b) x q x d`` points are observed, at the mean."""

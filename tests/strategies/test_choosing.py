@@ -88,11 +88,11 @@ def test_another_kernel_takes_over_only_with_a_lead() -> None:
 
 
 def test_kernels_that_may_be_right_are_weighed() -> None:
-    three_to_one = {"a": -3.0, "b": -3.0 + math.log(3), "c": -20.0}
-    assert weigh_scores(three_to_one, "a") == pytest.approx({"a": 0.25, "b": 0.75})
-    assert list(weigh_scores({"a": 0.0, "b": -9.0, "c": math.nan}, "b")) == ["a", "b"]  # the one in use stays
-    assert weigh_scores({"a": 0.0, "b": math.nan}, "b") == {"b": 1.0}  # it could not be learned anew
-    assert sum(weigh_scores({"a": 0.0, "b": -1.0, "c": -3.8}, "a").values()) == pytest.approx(1)
+    scores = torch.tensor([[-3.0, 0.0, 0.0], [-3.0 + math.log(3), math.nan, -3.0], [-20.0, -1.0, -4.0]])
+    first, second = math.e / (1 + math.e), 1 / (1 + math.exp(-3.0))  # of two, the third below 2 %
+    expected = torch.tensor([[0.25, first, second], [0.75, 0.0, 1 - second], [0.0, 1 - first, 0.0]])
+    close(weigh_scores(scores), expected, 1e-6)
+    assert torch.equal(weigh_scores(scores) == 0, expected == 0)
 
 
 def naive_score(name: str, kernel: Any, eta: list[float], X: Tensor, Y: Tensor) -> float:
