@@ -156,10 +156,11 @@ class Optimizer(ExactModelStrategy):
 
     def _form_opinions(self) -> list[Opinion]:
         """Return what each kernel that may be right makes of what was told."""
-        weighed = self._learner.weigh(self._known, self._observations)
-        logs = [weight.log().to(self.space.points).unsqueeze(-1) for _, weight in weighed]
-        pairs = zip(weighed, logs, strict=True)
-        return [Opinion(one.trust(), self._find_incumbent(one), log) for (one, _), log in pairs]
+        like = self.space.points
+        return [
+            Opinion(one.trust(), self._find_incumbent(one), weight.log().to(like).unsqueeze(-1))
+            for one, weight in self._learner.weigh(self._known, self._observations)
+        ]
 
     def _expect(self, opinions: Sequence[Opinion], X: Tensor) -> list[Opinion]:
         """Return them once ``(b) x q x d`` points are observed, at the mean."""

@@ -72,8 +72,7 @@ def expected_improvement(optimizer: Optimizer, x: Tensor, **options: Any) -> Ten
     """The log of what all kernels expect at ``N x d`` points, on average with Akaike's weights."""
     model, scores = optimizer.model, optimizer.kernel_scores
     relative = {name: math.exp(score - max(scores.values())) for name, score in scores.items()}
-    used = next(iter(scores))
-    kept = {n: share for n, share in relative.items() if n == used or share > 0.02 * sum(relative.values())}
+    kept = {name: share for name, share in relative.items() if share > 0.02 * sum(relative.values())}
     total = torch.zeros(len(x), dtype=torch.double)
     for name, share in kept.items():
         one = optimizer._known.candidates[name]
