@@ -6,7 +6,7 @@ OTHER_DEFAULT := tests/test_kernels.py tests/test_models.py tests/test_acquisiti
 PAPER := MT-KB MT-KB-mixture MT-BKB MT-BKB-mixture IT-KB IT-BKB MOBO random Sobol MT-KB-ellipsoid MT-BKB-ellipsoid
 
 .PHONY: demo test test-all docs figures tables package test-versions notebooks clean
-.PHONY: bench bench-nystrom bench-batching bench-learning bench-botorch bench-guarantees bench-laboratory bench-optuna bench-ax bench-paper bench-comparing
+.PHONY: bench bench-nystrom bench-batching bench-learning bench-botorch bench-guarantees bench-laboratory bench-optuna bench-ax bench-paper bench-comparing bench-large bench-large-learning bench-cluster
 
 demo: $(READY)
 	$(BIN)/mtbo-torch demo
@@ -57,17 +57,26 @@ bench: $(READY)
 bench-nystrom: $(READY)
 	$(BIN)/python benchmarks/nystrom.py
 
+bench-large: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/large.py $(OPTIONS)
+
+bench-cluster: $(READY)
+	$(BIN)/python benchmarks/cluster.py
+
 bench-batching: $(READY)
 	$(BIN)/python benchmarks/batching.py
 
 bench-learning: $(READY)
 	$(BIN)/python benchmarks/learning.py
 
+bench-large-learning: $(READY)
+	$(BIN)/python benchmarks/large_learning.py
+
 bench-botorch: $(READY)
 	$(BIN)/python benchmarks/botorch_problems.py $(OPTIONS)
 
 bench-guarantees: $(READY)
-	$(BIN)/python benchmarks/guarantees.py
+	$(BIN)/python benchmarks/guarantees.py $(OPTIONS)
 
 bench-laboratory: $(READY)
 	$(BIN)/python benchmarks/laboratory.py $(OPTIONS)

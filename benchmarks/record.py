@@ -65,7 +65,9 @@ def record(name: str, lines: Iterable[str], command: str, sources: Sequence[str]
     missing = [source for source in sources if not (ROOT / source).exists()]
     if missing:
         raise ValueError(f"sources should be files or folders of the project, got {', '.join(missing)}.")
-    commit = _run_git("describe", "--always", "--dirty", "--exclude=*")
+    # Tables and pages may have changed meanwhile; it is the code that counts.
+    is_dirty = _run_git("status", "--porcelain", "--", *sources, "mtbo_torch", "benchmarks/*.py")
+    commit = _run_git("rev-parse", "--short", "HEAD") + ("-dirty" if is_dirty else "")
     today = datetime.now(UTC).date().isoformat()
     path = RESULTS / f"{name}.md"
     path.parent.mkdir(exist_ok=True)

@@ -77,8 +77,10 @@ def scalarized_bounds(belief: Belief, scalarization: Scalarization, radii: Tenso
     """
     scalarization, belief = scalarization.on_objectives(belief)
     directions, mean = scalarization.directions, belief.mean[0]
-    center = mean if directions is None else mean @ directions.to(mean).mT
     lower, upper = find_bounds(belief, radii, directions)
+    if directions is None:
+        return scalarization(lower), scalarization(upper)
+    center = mean @ directions.to(mean).mT
     return scalarization.upper_bound(mean, lower - center), scalarization.upper_bound(mean, upper - center)
 
 

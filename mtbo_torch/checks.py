@@ -29,6 +29,8 @@ def require_tensor(name: str, value: object, remedy: str) -> Tensor:
 
 def require_finite(name: str, value: Tensor) -> None:
     """Check that a tensor holds neither NaN nor Inf."""
+    if not value.is_complex() and math.isfinite(value.sum().item()):  # as it is of finite numbers, unless they are huge
+        return
     bad = ~torch.isfinite(value)
     if bad.any():
         first = tuple(bad.nonzero()[0].tolist())
@@ -63,7 +65,7 @@ def require_positive(name: str, value: object, remedy: str, allow_zero: bool = F
     if isinstance(value, Tensor):
         if value.is_complex() or value.device.type == "meta":
             raise ValueError(f"{name} should hold real numbers, got {value.dtype} on {value.device}. {remedy}")
-        good = bool((torch.isfinite(value) & ((value >= 0) if allow_zero else (value > 0))).all())
+        good = bool((((value >= 0) if allow_zero else (value > 0)) & (value < torch.inf)).all())
     else:
         number = float(value)
         good = math.isfinite(number) and (number >= 0 if allow_zero else number > 0)
@@ -158,14 +160,15 @@ def require_bounds(bounds: object) -> None:
         )
 
 
-def require_choices(name: str, choices: object) -> None:
-    """Check that points are a non-empty finite ``N x d`` tensor."""
+def require_choices(name: str, choices: object) -> Tensor:
+    """Check that points are a non-empty finite ``N x d`` tensor, and return them."""
     choices = require_tensor(name, choices, "Pass one row per point.")
     if choices.dim() != 2 or 0 in choices.shape:
         raise ValueError(
             f"{name} should be `N x d` with at least one row, got shape {tuple(choices.shape)}. Pass one row per point."
         )
     require_finite(name, choices)
+    return choices
 
 
 def require_same_kind(reference: tuple[str, Tensor], *others: tuple[str, Tensor]) -> None:

@@ -167,8 +167,9 @@ def widen_for_missed(radius: Tensor, norm_bound: Tensor, missed: Tensor) -> Tens
         >>> widen_for_missed(torch.tensor(3.0), norm_bound=torch.tensor(1.0), missed=torch.tensor(0.25))
         tensor(3.5000)
     """
-    share = ((missed.square() + 4 * missed).sqrt() - missed) / 2
-    return torch.minimum(radius + missed.sqrt() * norm_bound, radius / (1 - share).sqrt())
+    # With tau^2 = (1 - tau) rho^2, the root of 1 / (1 - tau) is (rho + sqrt(rho^2 + 4)) / 2.
+    rho = missed.sqrt()
+    return torch.minimum(torch.addcmul(radius, rho, norm_bound), radius * (rho + (missed + 4).sqrt()) / 2)
 
 
 def nystrom_radius(
@@ -201,13 +202,10 @@ def nystrom_radius(
         >>> nystrom_radius(info_gain=0.0, norm_bound=1.0, noise_scale=0.0, eta=0.1, delta=0.1, epsilon=0.75)
         tensor(3.)
     """
-    require_positive("info_gain", info_gain, "Pass model.info_gain.", allow_zero=True)
-    require_positive("norm_bound", norm_bound, "Pass a bound on the RKHS norm of the objective.", allow_zero=True)
-    require_probability("delta", delta, "Pass the probability with which the bound may fail, for instance 0.1.")
+    gain, b, sigma, eta = _check_numbers(info_gain, norm_bound, noise_scale, eta, delta, name="info_gain")
     rho = _compute_rho(epsilon)
-    b = norm_bound * (1 + 1 / math.sqrt(1 - epsilon))
-    # 2 log(2 / delta) + rho * sum is the term of the exact radius at delta / 2 and rho times the gain.
-    return exact_radius(rho * torch.as_tensor(info_gain), b, noise_scale, eta, delta / 2)
+    noise_part = sigma / eta.sqrt() * (2 * math.log(2 / delta) + 2 * rho * gain).sqrt()
+    return b * (1 + 1 / math.sqrt(1 - epsilon)) + noise_part
 
 
 def independent_radius(
@@ -354,7 +352,8 @@ def _check_numbers(
 def _convert(**numbers: Number) -> list[Tensor]:
     """Return numbers, by name, as tensors of one dtype, that of the first."""
     *most, last = numbers
-    require_broadcast(f"{', '.join(most)} and {last}", *[torch.as_tensor(value).shape for value in numbers.values()])
+    shapes = [value.shape for value in numbers.values() if isinstance(value, Tensor)]
+    require_broadcast(f"{', '.join(most)} and {last}", *shapes)
     first, *others = numbers.values()
     first = torch.as_tensor(first)
     first = first if first.is_floating_point() else first.to(torch.get_default_dtype())

@@ -126,7 +126,7 @@ class Experiment:
             raise ValueError(f'"{ASKED}" should name each proposal once, got {settled}. Leave it empty for other rows.')
         if done.any():
             others = [i for i in range(len(rows)) if done[i] and numbers[i] is None]
-            settled += [n for n in self.strategy._match_pending(X[others]) if n not in settled]
+            settled += [n for n in self.strategy._match_pending(X[others])[0] if n not in settled]
             known = None if sd[done].isnan().all() else sd[done]
             self.strategy.tell(X[done], Y[done], allow_missing=missing, instead_of=settled, sd=known)
         if waiting:

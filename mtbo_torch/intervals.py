@@ -149,14 +149,14 @@ class Mixture:
             swept: What :meth:`sweep` gave.
         """
         audit, sigma = swept.audit(), float(self.noise_scale)
-        alphas = swept.regression.noise.flatten(1)[:, 0].reshape(-1, *[1] * audit.gain.dim())
+        alphas = swept.regression.noise[..., 0, 0]
         # As in mixture_deviation, which checks its arguments, with sigma^2 as the mixture's regularizer.
-        deviation = sigma**2 * (2 * math.log(1 / self.delta) + 2 * audit.gain + audit.quadratic[0].clamp_min(0))
-        rest, kappa = deviation / alphas - audit.quadratic, audit.unexplained
+        deviation = torch.add(audit.quadratic[0].clamp_min(0), audit.gain, alpha=2) + 2 * math.log(1 / self.delta)
+        rest, kappa = sigma**2 * deviation / alphas - audit.quadratic, audit.unexplained
         # Where b^2 + 2 kappa b + rest is zero.
-        needed = ((kappa.square() - rest).clamp_min(0).sqrt() - kappa).clamp_min(0).amax(dim=0)
-        b = torch.as_tensor(self.norm_bound).to(needed).maximum(needed)
-        root = (b.square() + 2 * kappa * b + rest).clamp_min(0).sqrt()
+        needed = ((kappa.square() - rest.clamp_max(0)).sqrt() - kappa).amax(dim=0)
+        b = needed.clamp_min(self.norm_bound.to(needed) if isinstance(self.norm_bound, Tensor) else self.norm_bound)
+        root = torch.addcmul(rest, torch.add(b, kappa, alpha=2), b).clamp_min(0).sqrt()
         return widen_for_missed(root, b, audit.missed), needed
 
 
@@ -180,6 +180,7 @@ def find_bounds(belief: Belief, radii: Tensor, directions: Tensor | None = None)
     center = mean if directions is None else mean @ directions.to(mean).mT
     between = [1] * (mean.dim() - 2 - radii.dim())
     radii = radii.to(mean).reshape(len(radii), *between, *radii.shape[1:], 1, 1)
-    deviation = radii * root_of(variance)
+    root = root_of(variance)
     # Both have their points next to each other in memory where there are many, and so should the results.
-    return (center - deviation).mT.amax(dim=0).mT, (center + deviation).mT.amin(dim=0).mT
+    lower, upper = torch.addcmul(center, radii, root, value=-1), torch.addcmul(center, radii, root)
+    return lower.mT.amax(dim=0).mT, upper.mT.amin(dim=0).mT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -15,15 +15,17 @@ from botorch.acquisition import AcquisitionFunction
 from botorch.optim import optimize_acqf, optimize_acqf_discrete
 from torch import Tensor
 
-from mtbo_torch.checks import checksum, require_bounds, require_choices, require_count
+from mtbo_torch.arrays import ArrayLike, File, read_array
+from mtbo_torch.checks import checksum, require_bounds, require_choices, require_count, require_positive
 from mtbo_torch.grid import Grid
 from mtbo_torch.inputs import Inputs
 from mtbo_torch.linalg import is_free_to_look
 from mtbo_torch.optimization import maximize
-from mtbo_torch.regression import Lookup, rows_at
+from mtbo_torch.regression import Belief, Lookup, rows_at
+from mtbo_torch.regression.pieces import PIECE
 from mtbo_torch.surrogate import Surrogate
 
-DEFAULT_RESTARTS, DEFAULT_RAW_SAMPLES = 10, 256
+DEFAULT_RESTARTS, DEFAULT_RAW_SAMPLES, DEFAULT_MEMORY = 10, 256, 2.0
 # Points told are compared with the choices in pieces of this many numbers.
 BLOCK_NUMBERS = 2**22
 # Of an input all over its range.
@@ -54,12 +56,15 @@ class Search:
     starts: Tensor | None = None
     fixed: Mapping[int, float] = field(default_factory=dict)
 
+    def list_tracked(self) -> Iterator[tuple[Belief, ...]]:
+        """Return what each surrogate knows, piece by piece of the points that are tracked."""
+        return zip(*[surrogate.tracked for surrogate in self.surrogates], strict=True)
+
 
 class Space(ABC):
     """A set of points with d inputs to search.
 
     Attributes:
-        points: The points that span it: ``2 x d`` corners, or ``N x d`` choices.
         name: What users call them: ``"bounds"`` or ``"choices"``.
         repeat: Whether a point may be found again.
         inputs: What the inputs are, if they were described.
@@ -69,8 +74,13 @@ class Space(ABC):
     repeat = True
 
     def __init__(self, points: Tensor, inputs: Inputs | None = None) -> None:
-        self.points = points.detach().clone()
+        self._points = points.detach()
         self.inputs = inputs
+
+    @property
+    def points(self) -> Tensor:
+        """The points that span it: ``2 x d`` corners, or ``N x d`` choices."""
+        return self._points
 
     @property
     def num_inputs(self) -> int:
@@ -250,7 +260,7 @@ class Box(Space):
         inputs: Inputs | None = None,
     ) -> None:
         require_bounds(bounds)
-        super().__init__(bounds, inputs)
+        super().__init__(bounds.clone(), inputs)
         self.num_restarts, self.raw_samples = num_restarts, raw_samples
 
     def describe(self) -> str:
@@ -393,20 +403,33 @@ class Described(Box):
 
 
 class Choices(Space):
-    """A finite set of points.
+    """A finite set of points, searched in pieces.
 
     Args:
-        choices: ``N x d``.
+        choices: ``N x d``; a ``numpy.memmap`` stays in its file.
         repeat: Whether a choice may be found again once it was told or while it is pending.
         inputs: What the inputs are, if they were described.
+        memory: The gigabytes that may be kept to save time, besides mean and variances at each choice.
     """
 
     name = "choices"
 
-    def __init__(self, choices: Tensor, repeat: bool = True, inputs: Inputs | None = None) -> None:
-        require_choices("choices", choices)
-        super().__init__(choices, inputs)
-        self.repeat = repeat
+    def __init__(
+        self, choices: ArrayLike, repeat: bool = True, inputs: Inputs | None = None, memory: float = DEFAULT_MEMORY
+    ) -> None:
+        require_positive("memory", memory, "Pass gigabytes, for instance 2.0.", allow_zero=True)
+        self._file = File.behind(choices)
+        if self._file is not None:
+            self._file.require_whole()
+        points = require_choices("choices", read_array("choices", choices))
+        super().__init__(points if self._file is not None else points.clone(), inputs)
+        self.repeat, self.memory = repeat, memory
+
+    @property
+    def points(self) -> Tensor:
+        if self._file is not None:
+            self._file.require_whole()
+        return self._points
 
     def describe(self) -> str:
         return f"on {len(self.points):,} choice{'' if len(self.points) == 1 else 's'}"
@@ -436,30 +459,49 @@ class Choices(Space):
 
     def take_in(self, x: Tensor) -> tuple[Tensor, str]:
         if not is_free_to_look(x):
-            return self._round_to_choices(x), ""
-        if (self._lookup.find(x) >= 0).all():
+            return self.round_to_choices(x), ""
+        if self.has(x).all():
             return x, ""
-        x = self._round_to_choices(x)
-        strange = (self._lookup.find(x) < 0).flatten()
+        x = self.round_to_choices(x)
+        strange = ~self.has(x).flatten()
         if not strange.any():
             return x, ""
         row = ", ".join(f"{value:g}" for value in x.reshape(-1, self.num_inputs)[strange][0].tolist())
         return x, self._describe_outside(x) or f"A point told is none of the {len(self.points):,} choices: [{row}]."
 
-    def _round_to_choices(self, x: Tensor) -> Tensor:
-        """Return ``(b) x q x d`` points, those that differ from a choice by rounding as that choice."""
-        rounded, size = [], max(1, BLOCK_NUMBERS // (x.shape[:-2].numel() * len(self.points)))
-        for some in x.split(size, dim=-2):
-            distance, nearest = torch.cdist(some / self.span, self.points / self.span, p=torch.inf).min(dim=-1)
-            is_choice = (distance <= self.tolerance).unsqueeze(-1)
-            rounded.append(torch.where(is_choice, self.points[nearest], some))
-        return torch.cat(rounded, dim=-2)
+    def has(self, x: Tensor) -> Tensor:
+        """Return which of ``(b) x q x d`` points are choices, to the last bit, ``(b) x q``."""
+        return self._lookup.find(x) >= 0
 
-    def _has(self, fixed: Mapping[int, float]) -> Tensor:
+    def find_closest(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the choices nearest to ``(b) x q x d`` points, and how far they are, in shares of the inputs' widths.
+
+        Returns:
+            The choices ``(b) x q x d``, and the distances ``(b) x q``: the largest of all inputs.
+        """
+        size = max(1, BLOCK_NUMBERS // (x.shape[:-2].numel() * len(self.points)))
+        pairs = [
+            torch.cdist(some / self.span, self.points / self.span, p=torch.inf).min(dim=-1)
+            for some in x.split(size, dim=-2)
+        ]
+        distance, nearest = (torch.cat(part, dim=-1) for part in zip(*pairs, strict=True))
+        return self.points[nearest], distance
+
+    def round_to_choices(self, x: Tensor) -> Tensor:
+        """Return ``(b) x q x d`` points, those that differ from a choice by rounding as that choice."""
+        closest, distance = self.find_closest(x)
+        return torch.where((distance <= self.tolerance).unsqueeze(-1), closest, x)
+
+    def _match(self, fixed: Mapping[int, float]) -> Tensor:
         """Return which choices have these values, ``N``."""
         matches = torch.ones(len(self.points), dtype=torch.bool, device=self.points.device)
         for place, value in fixed.items():
             matches &= (self.points[:, place] - value).abs() <= self.tolerance * self.span[place]
+        return matches
+
+    def _has(self, fixed: Mapping[int, float]) -> Tensor:
+        """Do so, and refuse values that no choice has."""
+        matches = self._match(fixed)
         if not matches.any():
             values = {self.input_names[place]: value for place, value in fixed.items()}
             raise ValueError(f"fixed should be values that some choice has, got {values}. Pass those of a choice.")
@@ -469,18 +511,27 @@ class Choices(Space):
         return self.points[self._has(fixed)] if fixed else self.points
 
     def watch(self, surrogate: Surrogate) -> Surrogate:
-        return surrogate.track(self.points)
+        lookup = self._lookup if surrogate.units.are_same else None
+        return surrogate.track(self.points.split(PIECE), self.memory * 1e9, lookup)
 
     def search(self, task: Search) -> tuple[Tensor, Tensor]:
-        values = task.acquire(*[surrogate.tracked for surrogate in task.surrogates])
-        first = values[..., 0]
-        if not self.repeat:
-            first = first.masked_fill(self._find_taken(task.used), -torch.inf)
-        if task.fixed:
-            first = first.masked_fill(~self._has(task.fixed), -torch.inf)
+        values, first = self.score(task)
         # Ties, such as all choices before the first observation, are broken at random.
-        index = _pick_best(first, task.generators).unsqueeze(-1)
+        index = _pick_best(first, task.generators)
         return self.points[index], rows_at(values, index)
+
+    def score(self, task: Search) -> tuple[Tensor, Tensor]:
+        """Return the values of all choices, ``(b) x N x c``, and the first of them, or -Inf where it is not allowed."""
+        values = torch.cat([task.acquire(*beliefs) for beliefs in task.list_tracked()], dim=-2)
+        first = values[..., 0]
+        if self.repeat and not task.fixed:
+            return values, first
+        return values, first.masked_fill(~self.find_allowed(task.used, task.fixed), -torch.inf)
+
+    def find_allowed(self, used: Tensor, fixed: Mapping[int, float]) -> Tensor:
+        """Return which choices, ``(b) x N`` or ``N``, may be asked for besides ``(b) x t x d`` used ones."""
+        allowed = self._match(fixed)
+        return allowed if self.repeat else allowed & ~self._find_taken(used)
 
     def optimize(
         self, acqf: AcquisitionFunction, num_restarts: int, raw_samples: int, fixed: Mapping[int, float] = NOTHING
@@ -490,7 +541,8 @@ class Choices(Space):
     def require_room(self, used: Tensor, wanted: int, fixed: Mapping[int, float] = NOTHING) -> None:
         if self.repeat:
             return
-        left = int((~self._find_taken(used) & self._has(fixed)).sum(dim=-1).amin())
+        self._has(fixed)
+        left = int(self.find_allowed(used, fixed).sum(dim=-1).amin())
         if left < wanted:
             raise ValueError(
                 f"q should be at most {left}, the number of choices that were neither told nor are pending, got "
@@ -511,10 +563,11 @@ class Choices(Space):
 def make_space(
     owner: str,
     bounds: Tensor | Inputs | None,
-    choices: Tensor | None,
+    choices: ArrayLike | None,
     repeat: bool = True,
     num_restarts: int = DEFAULT_RESTARTS,
     raw_samples: int = DEFAULT_RAW_SAMPLES,
+    memory: float = DEFAULT_MEMORY,
 ) -> Space:
     """Return the box, the inputs or the choices, whichever is given; refuse both and neither in the name of `owner`.
 
@@ -539,7 +592,7 @@ def make_space(
             "from them."
         )
     if choices is not None:
-        return Choices(choices, repeat, inputs)
+        return Choices(choices, repeat, inputs, memory)
     if isinstance(bounds, Inputs):
         return Described(bounds, num_restarts, raw_samples)
     assert bounds is not None
@@ -547,8 +600,14 @@ def make_space(
 
 
 def _pick_best(values: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-    """Return the place of a largest entry of each ``(b) x N`` row, of equal ones at random."""
-    best = values == values.amax(dim=-1, keepdim=True)
+    """Return the place of a largest entry of each ``(b) x N`` row, ``(b) x 1``, of equal ones at random."""
+    number = (values == values.amax(dim=-1, keepdim=True)).cumsum(dim=-1, dtype=torch.double)
+    wanted = draw_ties(number[..., -1], generators).unsqueeze(-1)
+    # There is none if a value is NaN.
+    return torch.searchsorted(number, wanted, right=True).clamp_max(values.shape[-1] - 1)
+
+
+def draw_ties(counts: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+    """Return ``(b)`` numbers, each at random from zero on and below its count, a generator for each."""
     uniform = torch.cat([torch.rand(1, generator=source, dtype=torch.double) for source in generators])
-    number = (uniform.reshape(best.shape[:-1]).to(values) * best.sum(dim=-1)).floor().unsqueeze(-1)
-    return ((best.cumsum(dim=-1) > number) & best).to(torch.uint8).argmax(dim=-1)
+    return uniform.reshape(counts.shape).to(counts.device) * counts

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from mtbo_torch.regression import Audit, Belief, Regression, Renewal, Tracked
+from mtbo_torch.regression import Audit, Belief, Lookup, Regression, Renewal, TrackedPieces
 
 PriorMean = Callable[[Tensor], Tensor]
 
@@ -31,6 +32,11 @@ class Units:
     width: Tensor | None = None
     offset: Tensor | None = None
     scale: Tensor | None = None
+
+    @property
+    def are_same(self) -> bool:
+        """Whether they are the same inside."""
+        return self.low is None and self.scale is None
 
     def scale_points(self, X: Tensor) -> Tensor:
         """Take ``... x d`` points inside."""
@@ -83,7 +89,7 @@ class Surrogate:
     regression: Regression
     units: Units = IDENTITY
     prior_mean: PriorMean | None = None
-    tracking: Tracked | None = None
+    tracking: TrackedPieces | None = None
     real: Surrogate | None = None
 
     @property
@@ -92,11 +98,13 @@ class Surrogate:
         return self.regression.info_gain
 
     @property
-    def tracked(self) -> Belief:
-        """The belief at the points that are tracked, in the regression's units."""
+    def tracked(self) -> list[Belief]:
+        """The beliefs at the pieces of the points that are tracked, in the regression's units."""
         assert self.tracking is not None
-        belief = self._add_prior_mean(self.tracking, self.tracking.X)
-        return belief if self.real is None else belief.with_mean_of(self.real.tracked)
+        beliefs = [self._add_prior_mean(part, part.X) for part in self.tracking.parts]
+        if self.real is None:
+            return beliefs
+        return [belief.with_mean_of(real) for belief, real in zip(beliefs, self.real.tracked, strict=True)]
 
     def at(self, X: Tensor) -> Belief:
         """Return what is known at ``... x (b) x q x d`` points."""
@@ -153,12 +161,19 @@ class Surrogate:
         noise, is_double = self.regression.noise, self.regression.train_X.dtype == torch.double
         little = TRUSTED * noise if is_double else (TRUSTED * noise).clamp_min(TRUSTED).minimum(noise)
         regression = self.regression.with_noise(little)
-        tracking = None if self.tracking is None else regression.track(self.tracking.X)
+        tracking = None if self.tracking is None else self.tracking.restart(regression)
         return replace(self, regression=regression, tracking=tracking, real=self if self.real is None else self.real)
 
-    def track(self, points: Tensor) -> Surrogate:
-        """Keep what is known at ``N x d`` points up to date while observations arrive."""
-        return replace(self, tracking=self.regression.track(self.units.scale_points(points)))
+    def track(self, pieces: Sequence[Tensor], memory: float = math.inf, lookup: Lookup | None = None) -> Surrogate:
+        """Keep what is known at pieces of ``N x d`` points up to date while observations arrive.
+
+        Args:
+            pieces: The points.
+            memory: As in :meth:`Regression.track`, for all of them.
+            lookup: The places of the points in the regression's units, if audits are wanted.
+        """
+        inside = [self.units.scale_points(piece) for piece in pieces]
+        return replace(self, tracking=TrackedPieces.start(self.regression, inside, memory, lookup))
 
     def expand(self, batch_shape: torch.Size) -> Surrogate:
         """Return the same surrogate under a larger batch shape."""
@@ -168,7 +183,7 @@ class Surrogate:
         """Return a surrogate with the same answers, to rounding, that has cheap variances at very many points."""
         return replace(self, regression=self.regression.prepare_for_variances())
 
-    def _tracked_by(self, tracking: Tracked) -> Surrogate:
+    def _tracked_by(self, tracking: TrackedPieces) -> Surrogate:
         return replace(self, regression=tracking.regression, tracking=tracking)
 
     def _add_prior_mean(self, belief: Belief, points: Tensor) -> Belief:

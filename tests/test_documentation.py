@@ -126,6 +126,15 @@ def test_a_table_is_old_once_its_sources_change(elsewhere: Path) -> None:
     assert "not in this history" in describe_age(record.Table("x", "c", "0" * 40, "", False, ("code.py",), ""))
 
 
+def test_a_table_says_whether_its_code_was_committed(elsewhere: Path) -> None:
+    for name in ("first", "second"):  # which the first one, not committed yet, does not disturb
+        assert "-dirty" not in load_table(record.record(name, ["| a |"], "make numbers", ["code.py"])).commit
+    (elsewhere / "code.py").write_text("changed")
+    changed = load_table(record.record("third", ["| a |"], "make numbers", ["code.py"]))
+    assert changed.commit.endswith("-dirty")
+    assert describe_age(changed) == ""
+
+
 def test_a_table_fills_its_place(elsewhere: Path) -> None:
     record.record("numbers", ["| new |"], "make numbers", ["code.py"])
     text = "before\n<!-- table: numbers -->\n| old |\n<!-- end of table -->\nafter"
@@ -167,3 +176,5 @@ def test_the_tables_of_the_paper() -> None:
     assert row.split(" | ")[1] == "0.2 ± 0.141 |"
     *_, row = paper.tabulate_certificates(facts, ["fig1b"])
     assert row.split(" | ")[1:] == [*["0.2 ± 0.141"] * 4, "2", "2", "2 |"]
+    assert paper.find_missing(facts, dict.fromkeys(["fig1b", "soil"], paper.MIXTURE)) == ["soil"]
+    assert paper.find_missing(facts, {"fig1b": paper.ELLIPSOID}) == ["fig1b"]

@@ -194,17 +194,19 @@ def test_an_interrupted_ask_skips_no_sobol_point(monkeypatch: pytest.MonkeyPatch
 def test_a_round_evaluates_all_choices_once(monkeypatch: pytest.MonkeyPatch, schedule: str) -> None:
     passes = []
     track, advance = NystromRegression.track, TrackedNystrom.advance
-    monkeypatch.setattr(NystromRegression, "track", lambda self, points: (passes.append("all"), track(self, points))[1])
+    monkeypatch.setattr(NystromRegression, "track", lambda self, *args: (passes.append("all"), track(self, *args))[1])
     monkeypatch.setattr(
         TrackedNystrom,
         "advance",
         lambda self, grown: (passes.append("update") if grown.growth is not None else None, advance(self, grown))[1],
     )
     mtbkb = MTBKB(icm(3, 2).kernel, choices=CHOICES, schedule=schedule)
+    x = mtbkb.ask()
     for _ in range(8):
-        x = mtbkb.ask()
         passes.clear()
         mtbkb.tell(x, objective(x))
+        x = mtbkb.ask()
+        mtbkb.forget()
         assert len(passes) == 1
 
 

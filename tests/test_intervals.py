@@ -35,7 +35,8 @@ from mtbo_torch import (
 )
 from mtbo_torch.intervals import GRID
 from mtbo_torch.problems import RKHSFunction
-from mtbo_torch.regression import Sites, TrackedNystrom
+from mtbo_torch.regression import Lookup, Sites, TrackedPieces
+from mtbo_torch.regression.sites import Distinct
 from mtbo_torch.strategies import ITKB
 
 SIGMA, BOUND, DELTA = 0.3, 2.0, 0.1
@@ -269,28 +270,26 @@ def test_sites_are_the_observations_grouped() -> None:
     for batch in ((), (3,)):
         places = torch.randint(len(CHOICES), (*batch, 40), generator=generator)
         X, Y = CHOICES[places], 100 + torch.randn(*batch, 40, 2, generator=generator, dtype=torch.double)
-        sites = Sites.at(CHOICES, Y)
+        sites, lookup = Sites.none(Y), Lookup(CHOICES)
         for x, y in zip(X.split([1, 1, 10, 28], dim=-2), Y.split([1, 1, 10, 28], dim=-2), strict=True):
-            found = sites.find(x)
-            assert found is not None
-            sites = sites.add(found, y)
+            sites = sites.add(lookup.find(x), y)
+        assert sites.places.tolist() == sorted(set(places.flatten().tolist()))
         left = torch.zeros(batch, dtype=torch.double)
-        for index in np.ndindex(*batch, len(CHOICES)):
-            here = Y[index[:-1]][places[index[:-1]] == index[-1]]
+        for index in np.ndindex(*batch, len(sites.places)):
+            here = Y[index[:-1]][places[index[:-1]] == sites.places[index[-1]]]
             assert sites.counts[index] == len(here)
             if len(here):
                 close(sites.means[index], here.mean(dim=0), 1e-9)
                 left[index[:-1]] += (here - here.mean(dim=0)).square().sum()
         close(sites.scatter, left, 1e-9)
-        close(Sites.of(X, Y).scatter, left, 1e-9)
-        assert sites.find(X[..., :1, :] + 1e-3) is None
+        close(Sites.of(Distinct.of(X, Y), Y).scatter, left, 1e-9)
 
 
 @pytest.mark.parametrize("schedule", ["every_round", "delayed"])
 def test_a_tracked_audit_is_the_regressions(schedule: str) -> None:
     chosen = played(strategy(MTBKB, choices=CHOICES, schedule=schedule, seed=[1, 2]), 15)
     regression, tracking = chosen._known.surrogate.regression, chosen._known.surrogate.tracking
-    assert isinstance(tracking, TrackedNystrom)
+    assert isinstance(tracking, TrackedPieces)
     assert tracking.sites is not None
     for ours, written in zip(tracking.audit(), regression.with_noise(regression.noise).audit(), strict=True):
         close(ours, written, 1e-6)
@@ -304,7 +303,7 @@ def test_an_observation_at_none_of_the_choices() -> None:
     with pytest.warns(UserWarning, match="none of the") if chosen.pending else warnings.catch_warnings():
         chosen.tell(stray, peaks(stray))
     tracking = chosen._known.surrogate.tracking
-    assert isinstance(tracking, TrackedNystrom)
+    assert isinstance(tracking, TrackedPieces)
     assert tracking.sites is None
     played(chosen, 3)
     acqf = ScalarizedMultiTaskUCB(
@@ -448,7 +447,7 @@ def test_what_is_kept_at_the_choices_is_what_a_fit_gives(build: Builder, seed: A
         x = chosen.ask(q) if q else stray
         chosen.tell(x, peaks(x))
         regression, tracking = chosen._known.surrogate.regression, chosen._known.surrogate.tracking
-        assert isinstance(tracking, TrackedNystrom)
+        assert isinstance(tracking, TrackedPieces)
         fitted = regression.with_noise(regression.noise)
         close(tracking.mean, fitted.at(CHOICES).mean, 1e-7)
         close(tracking.variance(), fitted.at(CHOICES).variance(), 1e-7)

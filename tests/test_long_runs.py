@@ -87,7 +87,7 @@ def long_run(kind: type, omega: float, rounds: int, options: dict) -> LongRun:
     grown = peak() - before
     with torch.no_grad():
         model = strategy.model
-        followed = (strategy._surrogate.tracked.mean, strategy._surrogate.tracked.norm)
+        followed = (strategy._surrogate.tracking.mean, strategy._surrogate.tracking.norm)
         known = (*followed, model.mean(CHOICES), model.covariance_norm(CHOICES), model.info_gain)
     dictionary = strategy.dictionary if isinstance(strategy, MTBKB) else None
     return LongRun(record, grown, (strategy.train_X, strategy.train_Y), known, dictionary)

@@ -710,7 +710,7 @@ def test_the_model_is_what_the_strategy_believes(refit_every: int | None) -> Non
     close(mtkb.model.mean(CHOICES), mtkb._surrogate.at(CHOICES).mean, 1e-9)
     units = mtkb._surrogate.units
     if units.scale is not None:
-        close(mtkb.model.mean(CHOICES), mtkb._surrogate.tracked.mean * units.scale + units.offset, 1e-9)
+        close(mtkb.model.mean(CHOICES), mtkb._surrogate.tracking.mean * units.scale + units.offset, 1e-9)
 
 
 @space

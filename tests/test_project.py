@@ -30,6 +30,7 @@ from mtbo_torch.experiments.reproduce import Request, reproduce
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "mtbo_torch"
 ORDER = (
+    "arrays",
     "checks",
     "display",
     "linalg",
@@ -50,6 +51,7 @@ ORDER = (
     "inputs",
     "optimization",
     "space",
+    "cluster",
     "strategies",
     "experiment",
     "loop",

@@ -6,6 +6,7 @@ from mtbo_torch.regression.dense import DenseRegression
 from mtbo_torch.regression.factor import GrowingRows
 from mtbo_torch.regression.kronecker import CompletedRegression, KroneckerRegression
 from mtbo_torch.regression.nystrom import NystromRegression, TrackedNystrom
+from mtbo_torch.regression.pieces import TrackedPieces
 from mtbo_torch.regression.sites import Lookup, Sites, rows_at
 from mtbo_torch.regression.spectral import SpectralRegression
 from mtbo_torch.regression.structure import IndependentTasks, MatrixKernel, SeparableSum
@@ -32,5 +33,6 @@ __all__ = [
     "SpectralRegression",
     "Tracked",
     "TrackedNystrom",
+    "TrackedPieces",
     "rows_at",
 ]

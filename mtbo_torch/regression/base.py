@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,8 +43,29 @@ class Growth:
     Attributes:
         rows: The new rows of its factor, in each group.
         residuals: The whitened residuals of the new values.
+        border: The change that more points in its dictionary made afterwards, if there are any.
     """
 
+    rows: Tensor
+    residuals: Tensor
+    border: Border | None = None
+
+
+@dataclass(frozen=True)
+class Border:
+    """The change that more points in the dictionary made to a regression, for points that are tracked.
+
+    Attributes:
+        atoms: ``(b) x j x d``, the new points.
+        own: ``(b) x G x jp x mp``, the features that they had before.
+        root: ``(b) x G x jp x jp``, that of the inverse of what the span missed of them.
+        rows: ``(b) x r x jp x (m + j)p``, E: the inverse H gains :math:`E^T E`.
+        residuals: ``(b) x r x jp x k``, E times the responses.
+    """
+
+    atoms: Tensor
+    own: Tensor
+    root: Tensor
     rows: Tensor
     residuals: Tensor
 
@@ -180,9 +202,15 @@ class Regression(ABC):
         mean = self.at(X).mean
         return self.append(X, mean[0] if self.is_swept else mean)  # the variance does not look at the values
 
-    def track(self, points: Tensor) -> Tracked:
-        """Keep what is known at ``N x d`` points up to date while observations arrive."""
-        return Tracked(self, points)
+    def track(self, points: Tensor, memory: float = math.inf) -> Tracked:
+        """Keep what is known at ``N x d`` points up to date while observations arrive.
+
+        Args:
+            points: ``N x d``.
+            memory: The bytes that may be kept besides mean and variances. With fewer than it takes, what would be kept
+                is computed anew by every observation.
+        """
+        return Tracked(self, points, memory)
 
     def prepare_for_variances(self) -> Self:
         """Return a regression with the same answers, to rounding, that has cheap variances at very many points."""
@@ -264,30 +292,19 @@ class Tracked(RegressionBelief):
     Args:
         regression: The regression.
         X: ``N x d``.
+        memory: As in :meth:`Regression.track`.
     """
 
-    def append(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, renew: Renewal | None = None) -> Tracked:
-        """Return what is known after more observations.
+    # Whether what is known is in this process.
+    is_here = True
 
-        Args:
-            X: ``(b) x q x d``.
-            Y: ``(b) x q x n``.
-            noise: ``(b) x q x n`` variances, where observations have their own.
-            renew: What to do with the regression before points are tracked by it, such as drawing a dictionary.
-        """
-        return self._follow(self.regression.append(X, Y, noise), renew)
+    def __init__(self, regression: Regression, X: Tensor, memory: float = math.inf) -> None:
+        super().__init__(regression, X)
+        self.memory = memory
 
     def advance(self, grown: Regression) -> Tracked:
-        """Return what is known once :attr:`regression` has grown by an append."""
-        return grown.track(self.X)
-
-    def audit(self) -> Audit:
-        """Return the regression's audit."""
-        return self.regression.audit()
-
-    def _follow(self, grown: Regression, renew: Renewal | None) -> Tracked:
-        regression = grown if renew is None else renew(grown)
-        return self.advance(grown) if regression is grown else regression.track(self.X)
+        """Return what is known once :attr:`regression` has grown by an append, and perhaps by more points after it."""
+        return grown.track(self.X, self.memory)
 
 
 class Folded:

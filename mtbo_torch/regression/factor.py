@@ -7,6 +7,7 @@ change, so an older object simply goes on seeing its own prefix of a shared buff
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -26,6 +27,14 @@ class _Buffer:
     tensor: Tensor
     used: int
 
+    @cached_property
+    def writable(self) -> Tensor:
+        """The same rows; writing here leaves the version counter alone: graphs that saved a prefix stay valid."""
+        return self.tensor.data
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"tensor": self.tensor, "used": self.used}  # a copy of the other name would not share its memory
+
 
 @dataclass(frozen=True)
 class GrowingRows:
@@ -33,6 +42,9 @@ class GrowingRows:
 
     _buffer: _Buffer
     length: int
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_buffer": self._buffer, "length": self.length}
 
     @classmethod
     def allocate(cls, like: Tensor, batch_shape: torch.Size, capacity: int, width: int) -> GrowingRows:
@@ -44,10 +56,11 @@ class GrowingRows:
         """Wrap existing rows; the buffer is full, so the first append moves it."""
         return cls(_Buffer(rows, rows.shape[-2]), rows.shape[-2])
 
-    @property
+    @cached_property
     def rows(self) -> Tensor:
         """``... x length x width``, a view."""
-        return self._buffer.tensor[..., : self.length, :]
+        # Rows with a gradient are always all of a buffer, and a view that is kept might be of rows without one.
+        return self._buffer.tensor if self.length == self.capacity else self._buffer.tensor[..., : self.length, :]
 
     @property
     def capacity(self) -> int:
@@ -72,8 +85,7 @@ class GrowingRows:
             buffer = _Buffer(tensor, self.length)
         else:
             buffer = self._buffer
-        # Writing through .data leaves the version counter alone: graphs that saved the older prefix stay valid.
-        buffer.tensor.data[..., self.length : length, :] = padded
+        buffer.writable[..., self.length : length, :] = padded
         buffer.used = length
         return GrowingRows(buffer, length)
 

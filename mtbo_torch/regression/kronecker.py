@@ -2,6 +2,7 @@ r"""Kernels that a rotation of the tasks makes diagonal: :math:`\Gamma = k B`, a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
@@ -210,8 +211,8 @@ class KroneckerRegression(Regression):
         factor = self.factor.expand(batch_shape + self.factor.batch_shape[-1:])
         return replace(self, **tensors, factor=factor, growth=None, rotation=None)
 
-    def track(self, points: Tensor) -> TrackedKronecker:
-        return TrackedKronecker.start(self, points)
+    def track(self, points: Tensor, memory: float = math.inf) -> TrackedKronecker:
+        return TrackedKronecker.start(self, points, memory)
 
     def prepare_for_variances(self) -> Self:
         r"""Diagonalize :math:`K_t`, :math:`O(t^3)` once; the variances of all groups are then one product a point."""
@@ -300,38 +301,51 @@ class TrackedKronecker(Tracked):
     Args:
         regression: The regression.
         X: ``N x d``.
-        cross: ``(b) x 1 x t x N`` (or ``(b) x r x t x N``), the kernel between data and points.
+        cross: ``(b) x 1 x t x N`` (or ``(b) x r x t x N``), the kernel between data and points; None if there is no
+            memory for it.
         variances: ``(b) x r x N``, whitened.
         whitened_mean: ``(b) x N x n``.
+        memory: As in :meth:`Regression.track`.
     """
 
     regression: KroneckerRegression
 
     def __init__(
-        self, regression: KroneckerRegression, X: Tensor, cross: GrowingRows, variances: Tensor, whitened_mean: Tensor
+        self,
+        regression: KroneckerRegression,
+        X: Tensor,
+        cross: GrowingRows | None,
+        variances: Tensor,
+        whitened_mean: Tensor,
+        memory: float = math.inf,
     ) -> None:
-        super().__init__(regression, X)
-        self.cross, self.variances, self.whitened_mean = cross, variances, whitened_mean
+        super().__init__(regression, X, memory)
+        self.cross = None if cross is None or cross.rows.nbytes > memory else cross
+        self.variances, self.whitened_mean = variances, whitened_mean
 
     @classmethod
-    def start(cls, regression: KroneckerRegression, points: Tensor) -> TrackedKronecker:
+    def start(cls, regression: KroneckerRegression, points: Tensor, memory: float) -> TrackedKronecker:
         """Track ``N x d`` points from what a regression knows now."""
         cross = regression.kernel(points, regression.train_X)
         variances = regression._variances_from(regression.factor, points, cross)
         variances = variances.expand(torch.broadcast_shapes(variances.shape, (*regression.batch_shape, 1, 1)))
         mean = (cross @ regression.weights).sum(dim=-3)
-        return cls(regression, points, GrowingRows.of(cross.mT.contiguous()), variances, mean)
+        return cls(regression, points, GrowingRows.of(cross.mT.contiguous()), variances, mean, memory)
 
     def advance(self, grown: Regression) -> Tracked:
         if not isinstance(grown, KroneckerRegression) or grown.growth is None:
-            return grown.track(self.X)
+            return grown.track(self.X, self.memory)
         rows, residuals = grown.growth.rows, grown.growth.residuals
-        newest = grown.train_X[..., -rows.shape[-2] :, :]
-        cross = self.cross.extend(grown.kernel(newest, self.X))
-        change = shared_product(rows, cross.rows)
+        if self.cross is None:
+            cross, whole = None, grown.kernel(grown.train_X, self.X)
+        else:
+            cross = self.cross.extend(grown.kernel(grown.train_X[..., -rows.shape[-2] :, :], self.X))
+            whole = cross.rows
+        change = shared_product(rows, whole)
         variances = (self.variances - grown.kernel.eigvals[..., None] * change.square().sum(dim=-2)).clamp_min(0)
         shift = change.mT @ (residuals @ grown.spectrum.bases.mT)
-        return TrackedKronecker(grown, self.X, cross, variances, self.whitened_mean + shift.sum(dim=-3))
+        mean = self.whitened_mean + shift.sum(dim=-3)
+        return TrackedKronecker(grown, self.X, cross, variances, mean, self.memory)
 
     @property
     def mean(self) -> Tensor:

@@ -2,23 +2,29 @@ r"""A dictionary of m points in place of the t observed ones (Algorithm 2)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mtbo_torch.linalg import cholesky_logdet, cholesky_plus_one, safe_cholesky, solve_lower
-from mtbo_torch.regression.base import Audit, Growth, Regression, Renewal, Tracked, expand_fields, shared_product
+from mtbo_torch.linalg import cholesky_logdet, cholesky_plus_one, eye_like, safe_cholesky, solve_lower, trace
+from mtbo_torch.regression.base import Audit, Border, Growth, Regression, Tracked, expand_fields, shared_product
 from mtbo_torch.regression.factor import GrowingRows
 from mtbo_torch.regression.sites import Distinct, Sites, rows_at
 from mtbo_torch.regression.structure import MatrixKernel
-from mtbo_torch.regression.subspace import Subspace, minus_outer
+from mtbo_torch.regression.subspace import Subspace, add_outer, plus_product
 from mtbo_torch.regression.whitened import GroupedRows, RowKernel
 
 # Data that are there at once begin with a dictionary of this many points.
 FIRST_DICTIONARY = 64
+# A dictionary that keeps what it has is at most so many times as large as what was drawn.
+LARGEST_SURPLUS = 1.5
+# With more steps since the last fit, a draw is a fit again: these steps are repeated where a saved state is loaded.
+MOST_STEPS = 500
 
 Generators = torch.Generator | Sequence[torch.Generator]
 STORED = (
@@ -54,8 +60,8 @@ class NystromRegression(Regression):
             :math:`\min(1, q \|\tilde\Gamma(x, x)\| / \eta)`.
         observed_X: The points.
         observed_Y: The values.
-        dictionary: ``(b) x m``, indices of observations, of those at equal points the last alone, which spans what all
-            of them do; a shorter dictionary of a batch repeats its last one.
+        dictionary: ``(b) x m``, indices of observations, of those at equal points one alone, which spans what all of
+            them do; a shorter dictionary of a batch repeats its last one.
         dictionary_size: ``(b)``.
         inverse: ``(b) x r x mp x mp``, H.
         previous_inverse: H of the round before, if the dictionary was the same then, else that of this round.
@@ -64,7 +70,11 @@ class NystromRegression(Regression):
         information: ``(b)``, see :attr:`info_gain`.
         drift: ``(b)``, the sum of :math:`\|\tilde\Gamma(x_s, x_s)\| / \eta` over what was observed since the
             dictionary was drawn. Of several noises, the first is the one that dictionaries are drawn for.
+        luck: ``(b) x s`` on the CPU, the random numbers of the first observations in draws that change as little as
+            possible; NaN for those that have none yet.
         deviations: ``(b) x t x n``, of the noise, where observations have their own; rows are then whitened by them.
+        origin: The regression as it was fitted, if it has changed since; the steps lead from there to here.
+        steps: The number of observations of each append, and the indices of those that were added to the dictionary.
     """
 
     subspace: Subspace
@@ -79,8 +89,11 @@ class NystromRegression(Regression):
     logdets: Tensor
     information: Tensor
     drift: Tensor
+    luck: Tensor
     deviations: Tensor | None = None
     growth: Growth | None = field(default=None, repr=False)
+    origin: NystromRegression | None = field(default=None, repr=False)
+    steps: tuple[int | list[int], ...] = ()
 
     @classmethod
     def fit(
@@ -151,9 +164,12 @@ class NystromRegression(Regression):
 
     @property
     def mean_norm(self) -> Tensor:
+        return self._squared_norm.sqrt()
+
+    @property
+    def _squared_norm(self) -> Tensor:
         # The features are orthonormal in the RKHS of k, and the kernel of a group is xi k.
-        squares = self.coefficients.square().sum(dim=(-2, -1)) / self.rows.eigvals
-        return squares.sum(dim=-1).sqrt()
+        return (self.coefficients.square().sum(dim=(-2, -1)) / self.rows.eigvals).sum(dim=-1)
 
     @property
     def quadratic(self) -> Tensor:
@@ -163,36 +179,39 @@ class NystromRegression(Regression):
             noise = self.noise if self.noise.shape[-2] == 1 else self.noise[..., place, :]
             apart = self.train_Y[..., place, :] - self._mean(features)
             left = left + (apart.square() / noise).sum(dim=(-2, -1))
-        return left + self.mean_norm.square()
+        return left + self._squared_norm
 
     def with_noise(self, noise: Tensor) -> NystromRegression:
         kernel = self.rows.kernel.whole if isinstance(self.rows, GroupedRows) else self.rows.kernel
         return NystromRegression.fit(kernel, noise, self.train_X, self.train_Y, self.dictionary, self.oversampling)
 
     def audit(self) -> Audit:
-        sites = Sites.of(self.train_X, self.train_Y)
-        pieces = self.subspace.in_blocks(sites.points)
-        return self.audit_at(sites, ((p, self._mean(phi), self.subspace.residual(X, phi)) for p, X, phi in pieces))
+        distinct = self._distinct()
+        pieces = self.subspace.in_blocks(distinct.points)
+        known = ((p, self._mean(phi), self.subspace.residual(X, phi)) for p, X, phi in pieces)
+        return self.audit_at(Sites.of(distinct, self.train_Y), known)
 
-    def audit_at(self, sites: Sites, pieces: Iterable[tuple[slice, Tensor, Tensor]]) -> Audit:
+    def audit_at(self, sites: Sites, pieces: Iterable[tuple[slice | Tensor, Tensor, Tensor]]) -> Audit:
         r"""Do so from pieces of the sites: where these are, and there the means and :math:`k - \phi^T \phi`.
 
         With D for :math:`k - \phi^T \phi`, c the counts and r the residuals at each site, the largest eigenvalue is
         at most the trace, :math:`\xi \sum c\, tr(D)`, and as D is positive, :math:`r^T D r` of all sites is at most
         the square of the sum of the sites' own roots.
         """
-        rows, squares, trace, roots = self.rows, *[self.train_X.new_zeros(())] * 3
+        rows, parts = self.rows, []
         for place, mean, residual in pieces:
             counts, apart = sites.counts[..., place], sites.means[..., place, :] - mean
-            squares = squares + (counts.unsqueeze(-1) * apart.square()).sum(dim=(-2, -1))
-            trace = trace + _sum_traces(residual, counts)
-            left = rows.targets(counts.unsqueeze(-1) * apart).unflatten(-2, (-1, rows.rows_per_point))
-            turned = residual * left if rows.rows_per_point == 1 else residual @ left
-            along = (left * turned).sum(dim=-2)  # (b) x r x u x k
-            roots = roots + along.clamp_min(0).sqrt().sum(dim=-2)
-        quadratic = (sites.scatter + squares) / self.noise.flatten(-2)[..., 0] + self.mean_norm.square()
+            weighted = counts.unsqueeze(-1) * apart
+            left = rows.targets(weighted).unflatten(-2, (-1, rows.rows_per_point))  # (b) x r x u x p x k
+            if rows.rows_per_point == 1:
+                own = residual.sqrt() * left.abs()
+            else:
+                own = (left * (residual @ left)).sum(dim=-2, keepdim=True).clamp_min(0).sqrt()
+            parts.append(((weighted * apart).sum(dim=(-2, -1)), _sum_traces(residual, counts), own.sum(dim=(-3, -2))))
+        squares, trace, roots = (reduce(torch.add, part) for part in zip(*parts, strict=True))
+        quadratic = (sites.scatter + squares) / self.noise[..., 0, 0] + self._squared_norm
         missed = (rows.eigvals * trace).amax(dim=-1)
-        unexplained = (rows.eigvals.unsqueeze(-1) * roots.square()).sum(dim=(-2, -1)).sqrt()
+        unexplained = (rows.eigvals * roots.square().sum(dim=-1)).sum(dim=-1).sqrt()
         gain = self._bound_information(trace)[0]
         return Audit(gain, quadratic, missed.expand_as(quadratic), unexplained)
 
@@ -201,31 +220,116 @@ class NystromRegression(Regression):
         """``(b) x t``, with which :meth:`resample` draws: from the variances of the round before (Algorithm 2)."""
         return self._probs(self._distinct())
 
-    def resample(self, generator: Generators, where: Tensor | None = None) -> NystromRegression:
+    def resample(self, generator: Generators, where: Tensor | None = None, keep: bool = False) -> NystromRegression:
         """Draw a new dictionary (Algorithm 2); the newest observation is always in it.
 
         Args:
             generator: The source of randomness, or one for each data set.
             where: ``(b)``, the data sets to draw for; the others keep their dictionary and take no random number.
+            keep: Whether to change as little as possible. Each observation then has the same luck in all draws, and
+                the dictionary keeps what it has besides what is drawn, as long as that is most of it and rounding
+                allows: mostly it has only to be widened, which is far cheaper than a fit.
         """
         if self.num_observations == 0:
             raise ValueError("A dictionary can only be drawn from observations, got none. Condition on some first.")
         distinct = self._distinct()
-        drawn = _draw(self._probs(distinct), generator, where)
+        luck = _draw(self.luck if keep else self.luck[..., :0], self.num_observations, generator, where)
+        drawn, before = luck.to(self.train_X.device) < self._probs(distinct), self._is_in_dictionary()
         drawn[..., -1] = True
+        keep, regression = keep and len(self.steps) < MOST_STEPS, replace(self, luck=luck) if keep else self
+        keep = keep and self.dictionary.shape[-1] > 0
+        if keep:
+            many = _keep_unless_many(drawn, before, distinct.sites)
+            drawn = torch.where(self.subspace.could_widen().unsqueeze(-1), many, drawn)
         if where is not None:
-            drawn = torch.where(where.unsqueeze(-1), drawn, self._is_in_dictionary())
-        resampled = self._with_dictionary(drawn, distinct)
+            drawn = torch.where(where.unsqueeze(-1), drawn, before)
+        widened = regression._widen_if_possible(drawn, before, distinct) if keep else None
+        resampled = regression._with_dictionary(drawn, distinct) if widened is None else widened
         return resampled if where is None else replace(resampled, drift=self.drift.where(~where, resampled.drift))
 
     def extend_dictionary(self, count: int) -> NystromRegression:
         """Take the newest observations into the dictionary and leave the rest of it as it is."""
-        wanted = self._is_in_dictionary()
+        before, distinct = self._is_in_dictionary(), self._distinct()
+        wanted = before.clone()
         wanted[..., self.num_observations - count :] = True
-        return self._with_dictionary(wanted, self._distinct())
+        widened = self._widen_if_possible(wanted, before, distinct)
+        return self._with_dictionary(wanted, distinct) if widened is None else widened
+
+    def refit(self) -> NystromRegression:
+        """Fit the same dictionary anew."""
+        return self._with_dictionary(self._is_in_dictionary(), self._distinct())
+
+    def widen(self, new: list[int], distinct: Distinct | None = None) -> NystromRegression | None:
+        r"""Take more observations into the dictionary of a single data set, if rounding allows; drift starts anew.
+
+        With c the new features at the data, v gains the rows :math:`w = \sum_s \phi(x_s) c(x_s)^T` and
+        :math:`a = \sum_s c(x_s) c(x_s)^T`. With :math:`a + I / \xi - w^T H w = L_s L_s^T`, H gains :math:`E^T E` for
+        :math:`E = L_s^{-1} [-w^T H, I]`.
+
+        Args:
+            new: Their indices, at points that the dictionary does not have.
+            distinct: The observations grouped by point, if they are known.
+        """
+        if not new:
+            return replace(self, drift=torch.zeros_like(self.drift), **self._step(new))
+        index = torch.tensor(new, device=self.dictionary.device)
+        wider = self.subspace.widen(self.train_X[index])
+        if wider is None:
+            return None
+        subspace, own, root = wider
+        rows, size, distinct = self.rows, self.inverse.shape[-1], distinct or self._distinct()
+        moment, response = self.information.new_zeros(()), self.information.new_zeros(())
+        for place, _, features in subspace.in_blocks(distinct.points):
+            counts = distinct.counts[..., place].repeat_interleave(rows.rows_per_point, dim=-1)
+            added = features[..., size:]
+            moment = moment + (added * counts[..., None, :, None]).mT @ features
+            response = response + shared_product(rows.targets(distinct.sums[..., place, :]).mT, added).mT
+        product = moment[..., :size] @ self.inverse
+        shift, border = rows.eigvals.reciprocal(), moment[..., size:] - product @ moment[..., :size].mT
+        border = border + shift[..., None, None] * eye_like(border)
+        chol = safe_cholesky(border, shift.expand(border.shape[:-2]), border, "Use a larger eta or float64.")
+        change = solve_lower(chol, torch.cat([-product, eye_like(chol)], dim=-1))
+        residuals = solve_lower(chol, response - moment[..., :size] @ self.coefficients)
+        added_size = chol.shape[-1]
+        pad = torch.nn.functional.pad
+        inverse = pad(self.inverse, (0, added_size, 0, added_size)) + change.mT @ change
+        growth = None if self.growth is None or self.growth.border is not None else self.growth
+        return replace(
+            self,
+            subspace=subspace,
+            dictionary=torch.cat([self.dictionary, index], dim=-1),
+            dictionary_size=self.dictionary_size + len(new),
+            inverse=inverse,
+            previous_inverse=inverse,
+            coefficients=pad(self.coefficients, (0, 0, 0, added_size)) + change.mT @ residuals,
+            logdets=self.logdets + added_size * rows.eigvals.log() + cholesky_logdet(chol),
+            drift=torch.zeros_like(self.drift),
+            growth=growth and replace(growth, border=Border(subspace.atoms[-len(new) :], own, root, change, residuals)),
+            **self._step(new),
+        )
+
+    def _step(self, step: int | list[int]) -> dict[str, Any]:
+        return {"origin": self.origin or self, "steps": (*self.steps, step)}
+
+    def _widen_if_possible(self, wanted: Tensor, before: Tensor, distinct: Distinct) -> NystromRegression | None:
+        """Return the regression with the observations wanted, if these are those before and more at other points."""
+        if self.batch_shape or self.deviations is not None or not self.dictionary.shape[-1]:
+            return None
+        sites, *masks = torch.stack([distinct.sites, wanted, before]).cpu()  # one wait, and none below
+        wanted, before = (mask > 0 for mask in masks)
+        wants, has = (torch.zeros_like(mask).index_fill(0, sites[mask], True) for mask in (wanted, before))
+        if (has & ~wants).any():
+            return None
+        new = _keep_last(wanted & ~has[sites], sites).nonzero().squeeze(-1).tolist()
+        return self.widen(new, distinct)
 
     def append(
-        self, X: Tensor, Y: Tensor, noise: Tensor | None = None, features: Tensor | None = None
+        self,
+        X: Tensor,
+        Y: Tensor,
+        noise: Tensor | None = None,
+        features: Tensor | None = None,
+        residual: Tensor | None = None,
     ) -> NystromRegression:
         r"""Condition on ``(b) x q x d`` points and ``(b) x q x n`` values, on the same dictionary.
 
@@ -238,32 +342,34 @@ class NystromRegression(Regression):
             Y: The values.
             noise: ``(b) x q x n`` variances, where observations have their own.
             features: ``(b) x G x qp x mp``, :math:`\phi` of the points, if they are known.
+            residual: ``(b) x G x qp x qp``, what the span misses of them, if that is known, too.
         """
         rows, deviations = self.rows, self._deviations_of_new(noise, Y)
         features = self.subspace.features(X) if features is None else features
-        residual = _whiten_both(self.subspace.joint_residual(X, features), deviations)
-        features = _whiten_rows(features, deviations)
+        residual = self.subspace.joint_residual(X, features) if residual is None else residual
+        residual, features = _whiten_both(residual, deviations), _whiten_rows(features, deviations)
         product = features @ self.inverse
         seen = product @ features.mT
-        chol = cholesky_plus_one(seen)
+        joint = seen + rows.eigvals[..., None, None] * residual
+        both = cholesky_plus_one(torch.stack([seen, joint]))
+        chol, (logdets, gain) = both[0], cholesky_logdet(both)
         directions = solve_lower(chol, product)
         error = _whiten_rows(rows.targets(Y), deviations) - features @ self.coefficients
         residuals = solve_lower(chol, error)
-        joint = seen + rows.eigvals[..., None, None] * residual
-        gain = cholesky_logdet(cholesky_plus_one(joint)) / 2
         variances = _diagonal_blocks(joint[..., : rows.leading_groups, :, :], rows.rows_per_point)
         return replace(
             self,
             observed_X=self.observed_X.extend(X),
             observed_Y=self.observed_Y.extend(Y),
-            inverse=minus_outer(self.inverse, directions.mT),
+            inverse=add_outer(self.inverse, directions.mT, -1),
             previous_inverse=self.inverse,
-            coefficients=self.coefficients + directions.mT @ residuals,
-            logdets=self.logdets + cholesky_logdet(chol),
-            information=self.information + rows.logdet(gain).clamp_min(0),
+            coefficients=plus_product(self.coefficients, directions.mT, residuals),
+            logdets=self.logdets + logdets,
+            information=self.information + rows.logdet(gain).clamp_min(0) / 2,
             drift=self.drift + self._of_first(rows.whitened_norm(variances).clamp_min(0).sum(dim=-1)),
             deviations=_join(self.deviations, deviations),
             growth=Growth(directions, residuals),
+            **self._step(X.shape[-2]),
         )
 
     def imagine(self, X: Tensor) -> NystromRegression:
@@ -273,17 +379,30 @@ class NystromRegression(Regression):
         return self.append(X, self._of_first(mean)).extend_dictionary(X.shape[-2])
 
     def expand(self, batch_shape: torch.Size) -> NystromRegression:
-        own_dims = {"dictionary": 1, "dictionary_size": 0, "information": 0, "drift": 0}
+        own_dims = {"dictionary": 1, "dictionary_size": 0, "information": 0, "drift": 0, "luck": 1}
         own_dims |= {"inverse": 3, "previous_inverse": 3, "coefficients": 3, "logdets": 1}
         own_dims |= {} if self.deviations is None else {"deviations": 2}
         tensors = expand_fields(self, batch_shape, **own_dims)
         X, Y = self.observed_X.expand(batch_shape), self.observed_Y.expand(batch_shape)
         subspace = self.subspace.expand(batch_shape)
-        return replace(self, **tensors, subspace=subspace, observed_X=X, observed_Y=Y, growth=None)
+        return replace(
+            self, **tensors, subspace=subspace, observed_X=X, observed_Y=Y, growth=None, origin=None, steps=()
+        )
 
     def with_oversampling(self, oversampling: float) -> NystromRegression:
         """Return the same regression, which draws its next dictionary with another q."""
         return replace(self, oversampling=oversampling)
+
+    def without_data(self) -> NystromRegression:
+        """Return what those who track points need of it, and nothing more: it is sent to them."""
+        no_X, no_Y = (GrowingRows.of(rows[..., :0, :].clone()) for rows in (self.train_X, self.train_Y))
+        no_luck = self.luck[..., :0].clone()
+        light = replace(self, observed_X=no_X, observed_Y=no_Y, luck=no_luck, origin=None, steps=())
+        if self.growth is None:
+            return replace(light, previous_inverse=_hollow(self.inverse))
+        subspace = replace(self.subspace, root=_hollow(self.subspace.root))
+        inverse, coefficients = _hollow(self.inverse), _hollow(self.coefficients)
+        return replace(light, subspace=subspace, inverse=inverse, previous_inverse=inverse, coefficients=coefficients)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return everything but the observations and the kernel, by name; :meth:`restore` takes it back."""
@@ -299,13 +418,13 @@ class NystromRegression(Regression):
             raise ValueError(f"logdets and information of {groups} groups of other shapes")
         return replace(self, subspace=subspace, observed_X=GrowingRows.of(X), observed_Y=GrowingRows.of(Y), **stored)
 
-    def track(self, points: Tensor) -> TrackedNystrom:
-        features = self.subspace.features(points)
+    def track(self, points: Tensor, memory: float = math.inf) -> TrackedNystrom:
+        columns = self.subspace.columns(points)
+        features = columns.mT
         residual = self.subspace.residual(points, features)
         blocks = self.subspace.covariance(points, features, self.inverse)
-        sites = None if self.num_observations else Sites.at(points, self.train_Y)
         mean = self._mean(features).mT.contiguous().mT  # with the points next to each other, as what is added to it
-        return TrackedNystrom(self, points, features, residual, blocks, mean, sites)
+        return TrackedNystrom(self, points, GrowingRows.of(columns), residual, blocks, mean, memory)
 
     def _evidence(self, points: Tensor) -> Tensor:
         """Return the features, ``(b) x G x Pp x mp``."""
@@ -362,7 +481,7 @@ class NystromRegression(Regression):
 
     def _with_dictionary(self, drawn: Tensor, distinct: Distinct) -> NystromRegression:
         fitted = _fit(self.rows, self.oversampling, self.observed_X, self.observed_Y, drawn, distinct)
-        return replace(fitted, information=self.information, deviations=self.deviations)
+        return replace(fitted, information=self.information, deviations=self.deviations, luck=self.luck)
 
     def _sum_missed(self) -> Tensor:
         """Return ``(b) x G``, what the span misses of all observations."""
@@ -381,14 +500,16 @@ class NystromRegression(Regression):
 class TrackedNystrom(Tracked):
     r"""Mean and covariances at N fixed points, brought up to date in :math:`O(r N m)` by each observation.
 
+    Points that enter the dictionary cost as much: each is one more feature.
+
     Args:
         regression: The regression.
         X: ``N x d``.
-        features: ``(b) x G x Np x mp``.
+        columns: ``(b) x G x mp x Np``, the features; None if there is no memory for them.
         residual: ``(b) x G x N x p x p``, what the span misses of each point.
         blocks: ``(b) x r x N x p x p``, the whitened covariances.
         mean: ``(b) x N x n``.
-        sites: All observations, if they are known to be at these points.
+        memory: As in :meth:`Regression.track`.
     """
 
     regression: NystromRegression
@@ -398,40 +519,58 @@ class TrackedNystrom(Tracked):
         self,
         regression: NystromRegression,
         X: Tensor,
-        features: Tensor,
+        columns: GrowingRows | None,
         residual: Tensor,
         blocks: Tensor,
         mean: Tensor,
-        sites: Sites | None = None,
+        memory: float = math.inf,
     ) -> None:
-        super().__init__(regression, X)
-        self.features, self.residual, self.blocks = features, residual, blocks
-        self.mean, self.sites = mean, sites
-
-    def append(self, X: Tensor, Y: Tensor, noise: Tensor | None = None, renew: Renewal | None = None) -> Tracked:
-        places = None if self.sites is None else self.sites.find(X)
-        if self.sites is None or places is None:
-            return super().append(X, Y, noise, renew)
-        tracked = self._follow(self.regression.append(X, Y, noise, self._features_at(places)), renew)
-        assert isinstance(tracked, TrackedNystrom)
-        tracked.sites = self.sites.add(places, Y)
-        return tracked
+        super().__init__(regression, X, memory)
+        self.columns = None if columns is None or columns.rows.nbytes > memory else columns
+        self.residual, self.blocks, self.mean = residual, blocks, mean
 
     def advance(self, grown: Regression) -> Tracked:
         if not isinstance(grown, NystromRegression) or grown.growth is None:
-            return grown.track(self.X)
-        directions, residuals = grown.growth.rows, grown.growth.residuals
-        change = shared_product(directions, self.features.mT).mT  # (b) x r x Np x q
-        own = change.unflatten(-2, (-1, grown.rows.rows_per_point))
-        mean = self.mean + grown.rows.mean_of_groups(change, residuals)
-        blocks = minus_outer(self.blocks, own)
-        return TrackedNystrom(grown, self.X, self.features, self.residual, blocks, mean)
+            return grown.track(self.X, self.memory)
+        rows, growth = grown.rows, grown.growth
+        border, m = growth.border, self.regression.inverse.shape[-1]
+        if border is None:
+            [change] = self._project(growth.rows)
+            mean = self.mean + rows.mean_of_groups(change.mT, growth.residuals)
+            blocks = _add_squares(self.blocks, change, -1)
+            return TrackedNystrom(grown, self.X, self.columns, self.residual, blocks, mean, self.memory)
+        change, gain, known = self._project(growth.rows, border.rows[..., :m], border.own)
+        new = border.root @ (rows(border.atoms, self.X) - known)  # (b) x G x jp x Np
+        gain = gain + shared_product(border.rows[..., m:], new)
+        both, residuals = torch.cat([change, gain], dim=-2), torch.cat([growth.residuals, border.residuals], dim=-2)
+        mean = self.mean + rows.mean_of_groups(both.mT, residuals)
+        left = _add_squares(self.residual, new, -1)
+        blocks = _add_squares(_add_squares(self.blocks, change, -1), gain, 1)
+        blocks = torch.addcmul(blocks, rows.eigvals[..., None, None, None], left - self.residual)
+        residual = grown.subspace.clear_rounding(left, rows.blocks(self.X))
+        columns = None if self.columns is None else self.columns.extend(new)
+        return TrackedNystrom(grown, self.X, columns, residual, blocks, mean, self.memory)
 
-    def audit(self) -> Audit:
-        if self.sites is None:
-            return super().audit()
-        seen, here = self.sites.occupied()
-        return self.regression.audit_at(seen, [(slice(None), self.mean[..., here, :], self.residual[..., here, :, :])])
+    def recall(self, place: int) -> dict[str, Tensor]:
+        """Return features and residual of one of the points, as :meth:`NystromRegression.append` takes them."""
+        if self.columns is None or self.regression.batch_shape:
+            return {}
+        by_point = self.columns.rows.unflatten(-1, (len(self.X), -1))  # G x mp x N x p
+        return {"features": by_point[..., place, :].mT, "residual": self.residual[..., place, :, :]}
+
+    def _project(self, *directions: Tensor) -> list[Tensor]:
+        """Multiply directions ``(b) x r x q x mp`` by the features, to ``(b) x r x q x Np``, all in one pass."""
+        if self.columns is not None:
+            whole = self.columns.rows
+        else:
+            subspace = self.regression.subspace
+            directions = tuple(rows @ subspace.root for rows in directions)
+            whole = subspace.rows(subspace.atoms, self.X)
+        if whole.dim() > 3 or whole.shape[-3] > 1:
+            return [shared_product(rows, whole) for rows in directions]
+        products = torch.cat([rows.flatten(end_dim=-2) for rows in directions]) @ whole.squeeze(-3)
+        parts = products.split([rows.shape[:-1].numel() for rows in directions])
+        return [part.unflatten(0, rows.shape[:-1]) for part, rows in zip(parts, directions, strict=True)]
 
     @property
     def covariance(self) -> Tensor:
@@ -443,28 +582,14 @@ class TrackedNystrom(Tracked):
         return rows.norm(self.blocks[..., : rows.groups_in_norm, :, :, :]).clamp_min(0)
 
     def variance(self, directions: Tensor | None = None) -> Tensor:
-        return self.regression.rows.variances(self.blocks, directions).clamp_min(0)
+        return self.regression.rows.variances(self.blocks, directions).clamp_min_(0)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return everything but the regression, the points and their features; :meth:`restore` takes it back."""
-        sites = {} if self.sites is None else self.sites.tensors()
-        return {"blocks": self.blocks.clone(), "mean": self.mean.clone()} | sites
 
-    def restore(self, tensors: dict[str, Tensor]) -> TrackedNystrom:
-        """Return what :meth:`tensors` was made from, to the last bit."""
-        if tensors["blocks"].shape != self.blocks.shape or tensors["mean"].shape != self.mean.shape:
-            raise ValueError(f"blocks should have shape {tuple(self.blocks.shape)}. Save the state again.")
-        blocks, mean, rest = tensors["blocks"], tensors["mean"], tensors.keys() - {"blocks", "mean"}
-        sites = (
-            Sites.at(self.X, self.regression.train_Y).restore({name: tensors[name] for name in rest}) if rest else None
-        )
-        return TrackedNystrom(self.regression, self.X, self.features, self.residual, blocks, mean, sites)
-
-    def _features_at(self, places: Tensor) -> Tensor:
-        """Return ``(b) x G x qp x mp`` at the ``(b) x q`` places."""
-        by_point = self.features.unflatten(-2, (len(self.X), -1))
-        index = places[..., None, :, None, None].expand(*by_point.shape[:-3], -1, *by_point.shape[-2:])
-        return by_point.gather(-3, index).flatten(-3, -2)
+def _add_squares(blocks: Tensor, rows: Tensor, sign: int) -> Tensor:
+    r"""Return ``... x N x p x p`` blocks with those of :math:`\pm R^T R` added, for rows R, ``... x q x Np``."""
+    if blocks.shape[-1] == 1 and rows.shape[-2] > 1:
+        return torch.add(blocks, rows.square().sum(dim=-2)[..., None, None], alpha=sign)
+    return add_outer(blocks, rows.mT.unflatten(-2, (-1, blocks.shape[-1])), sign)
 
 
 def _fit(
@@ -492,14 +617,19 @@ def _fit(
     inverse = torch.cholesky_inverse(chol)
     # log det(I + xi v) = size * log(xi) + log det(v + I / xi)
     logdets = precision.shape[-1] * rows.eigvals.log() + cholesky_logdet(chol)
-    zero = X.new_zeros(X.shape[:-2])
-    solved = (inverse, inverse, inverse @ response, logdets)
-    return NystromRegression(subspace, oversampling, observed_X, observed_Y, indices, sizes, *solved, zero, zero)
+    zero, no_luck = X.new_zeros(X.shape[:-2]), torch.empty(*X.shape[:-2], 0, dtype=torch.double)
+    solved = (inverse, inverse, inverse @ response, logdets, zero, zero, no_luck)
+    return NystromRegression(subspace, oversampling, observed_X, observed_Y, indices, sizes, *solved)
 
 
 def _sum_traces(residual: Tensor, counts: Tensor) -> Tensor:
     """Return the sum of ``(b) x G x N x p x p`` blocks' traces, each counted so often, ``(b) x G``."""
-    return (residual.diagonal(dim1=-2, dim2=-1).sum(dim=-1).clamp_min(0) * counts.unsqueeze(-2)).sum(dim=-1)
+    return torch.linalg.vecdot(trace(residual).clamp_min(0), counts.unsqueeze(-2))
+
+
+def _hollow(tensor: Tensor) -> Tensor:
+    """Return a tensor of the same shape that takes no memory."""
+    return tensor.new_zeros(()).expand(tensor.shape)
 
 
 def _join(old: Tensor | None, new: Tensor | None) -> Tensor | None:
@@ -513,7 +643,7 @@ def _whiten_rows(rows: Tensor, deviations: Tensor | None) -> Tensor:
 
 def _whiten_both(matrix: Tensor, deviations: Tensor | None) -> Tensor:
     """Divide rows and columns of ``(b) x G x Nn x Nn`` in the same way."""
-    return _whiten_rows(_whiten_rows(matrix, deviations).mT, deviations).mT
+    return matrix if deviations is None else _whiten_rows(_whiten_rows(matrix, deviations).mT, deviations).mT
 
 
 def _diagonal_blocks(matrix: Tensor, size: int) -> Tensor:
@@ -524,16 +654,20 @@ def _diagonal_blocks(matrix: Tensor, size: int) -> Tensor:
     return blocks.diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
 
 
-def _draw(probs: Tensor, generator: Generators, where: Tensor | None) -> Tensor:
-    """Draw independently; each data set from a generator of its own if there are several."""
-    if isinstance(generator, torch.Generator):
-        return torch.rand(probs.shape, generator=generator, dtype=probs.dtype).to(probs.device) < probs
-    uniform = torch.ones(probs.shape, dtype=probs.dtype)
-    wanted = [True] * len(generator) if where is None else where.tolist()
-    for row, source, draw in zip(uniform, generator, wanted, strict=True):
-        if draw:
-            row.copy_(torch.rand(row.shape, generator=source, dtype=row.dtype))
-    return uniform.to(probs.device) < probs
+def _draw(known: Tensor, size: int, generator: Generators, where: Tensor | None) -> Tensor:
+    """Return ``(b) x size`` uniform random numbers, the first ``(b) x s`` of them as they are unless they are NaN.
+
+    Each data set draws from a generator of its own if there are several, and only `where` it is wanted; else it has
+    NaN, which is less than nothing.
+    """
+    drawn = torch.nn.functional.pad(known, (0, size - known.shape[-1]), value=torch.nan)
+    sources = [generator] if isinstance(generator, torch.Generator) else generator
+    wanted = [True] * len(sources) if where is None else where.tolist()
+    for row, source, is_wanted in zip(drawn.reshape(len(sources), -1), sources, wanted, strict=True):
+        if is_wanted:
+            missing = row.isnan()
+            row[missing] = torch.rand(int(missing.sum()), generator=source, dtype=row.dtype)
+    return drawn
 
 
 def _keep_last(drawn: Tensor, sites: Tensor) -> Tensor:
@@ -541,6 +675,13 @@ def _keep_last(drawn: Tensor, sites: Tensor) -> Tensor:
     everything = torch.arange(drawn.shape[-1], device=drawn.device).expand_as(sites)
     last = torch.zeros_like(sites).scatter_reduce(-1, sites, everything.where(drawn, 0), "amax")
     return drawn & (everything == last.gather(-1, sites))
+
+
+def _keep_unless_many(drawn: Tensor, before: Tensor, sites: Tensor) -> Tensor:
+    """Return what was drawn and what was there before, ``(b) x t``; or what was drawn, if the rest is too much."""
+    together = drawn | before
+    sizes = [_keep_last(mask, sites).sum(dim=-1, keepdim=True) for mask in (drawn, together)]
+    return torch.where(sizes[1] <= LARGEST_SURPLUS * sizes[0], together, drawn)
 
 
 def _find_places(drawn: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 
@@ -78,8 +78,8 @@ class Lookup:
             factors = torch.randint(-(2**63), 2**63 - 1, (self.points.shape[-1],), generator=generator) | 1
             factors = factors.to(self.points.device)
             codes, order = torch.sort(_encode(self.points, factors), stable=True)
-            rows = self.points[order]
-            if not ((codes[1:] == codes[:-1]) & (rows[1:] != rows[:-1]).any(dim=-1)).any():
+            again = (codes[1:] == codes[:-1]).nonzero().squeeze(-1)
+            if torch.equal(self.points[order[again]], self.points[order[again + 1]]):
                 break
         return factors, codes, order
 
@@ -103,66 +103,63 @@ class Sites:
     """Observations grouped by point: how many there are at each, and their mean.
 
     Attributes:
-        points: ``(b) x u x d``, or ``u x d`` for all data sets.
         counts: ``(b) x u``.
         means: ``(b) x u x n``; zero where there is none.
         scatter: ``(b)``, the sum of the squared distances of all values from the mean at their point.
-        lookup: The places of the points, where observations are to be added.
+        places: ``u`` on the CPU, in order: where the points are in the list that they are from.
     """
 
-    points: Tensor
     counts: Tensor
     means: Tensor
     scatter: Tensor
-    lookup: Lookup | None = None
+    places: Tensor
 
     @classmethod
-    def of(cls, X: Tensor, Y: Tensor) -> Sites:
-        """Group ``(b) x t x d`` points and ``(b) x t x n`` values."""
-        distinct = Distinct.of(X, Y)
+    def of(cls, distinct: Distinct, Y: Tensor) -> Sites:
+        """Summarize ``(b) x t x n`` values that were grouped by point."""
         means = distinct.sums / distinct.counts.clamp_min(1).unsqueeze(-1)
         own = means.gather(-2, distinct.index.unsqueeze(-1).expand_as(Y))
-        return cls(distinct.points, distinct.counts, means, (Y - own).square().sum(dim=(-2, -1)))
+        places = torch.arange(means.shape[-2], device=Y.device)
+        return cls(distinct.counts, means, (Y - own).square().sum(dim=(-2, -1)), places)
 
     @classmethod
-    def at(cls, points: Tensor, like: Tensor) -> Sites:
-        """Return ``N x d`` points without observations yet, of values like ``(b) x t x n`` ones."""
-        batch_shape = like.shape[:-2]
-        counts = points.new_zeros(*batch_shape, len(points))
-        means, scatter = points.new_zeros(*counts.shape, like.shape[-1]), points.new_zeros(batch_shape)
-        return cls(points, counts, means, scatter, Lookup(points))
+    def none(cls, like: Tensor) -> Sites:
+        """Return no observations yet, of values like ``(b) x t x n`` ones."""
+        no_means = like[..., :0, :]
+        nowhere = torch.empty(0, dtype=torch.long)
+        return cls(no_means[..., 0], no_means, like.new_zeros(like.shape[:-2]), nowhere)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return copies of everything but the points, by name."""
-        return {name: getattr(self, name).clone() for name in ("counts", "means", "scatter")}
+        """Return copies of everything, by name."""
+        return {name: value.clone() for name, value in vars(self).items()}
 
     def restore(self, tensors: dict[str, Tensor]) -> Sites:
-        """Return the same sites with other counts, means and scatter."""
-        for name, value in tensors.items():
-            if value.shape != getattr(self, name).shape:
-                raise ValueError(f"{name} of shape {tuple(value.shape)}")
-        return replace(self, counts=tensors["counts"], means=tensors["means"], scatter=tensors["scatter"])
-
-    def occupied(self) -> tuple[Sites, Tensor]:
-        """Return the sites with observations in any data set, and their places among ``N x d`` points."""
-        here = (self.counts.reshape(-1, len(self.points)) > 0).any(dim=0).nonzero().squeeze(-1)
-        return Sites(self.points[here], self.counts[..., here], self.means[..., here, :], self.scatter), here
-
-    def find(self, X: Tensor) -> Tensor | None:
-        """Return the places ``(b) x q`` of ``(b) x q x d`` points among the sites; None if one is none of them."""
-        assert self.lookup is not None
-        places = self.lookup.find(X)
-        return None if (places < 0).any() else places
+        """Return what :meth:`tensors` was made from, for values like these."""
+        batch_shape, u, n = self.scatter.shape, len(tensors["places"]), self.means.shape[-1]
+        shapes = {"counts": (*batch_shape, u), "means": (*batch_shape, u, n), "scatter": batch_shape, "places": (u,)}
+        for name, shape in shapes.items():
+            if tensors[name].shape != shape:
+                raise ValueError(f"{name} of shape {tuple(tensors[name].shape)}")
+        return Sites(**tensors | {"places": tensors["places"].cpu()})
 
     def add(self, places: Tensor, Y: Tensor) -> Sites:
-        """Take in ``(b) x q x n`` values at ``(b) x q`` places."""
-        counts = self.counts.scatter_add(-1, places, torch.ones_like(Y[..., 0]))
-        index = places.unsqueeze(-1).expand_as(Y)
+        """Take in ``(b) x q x n`` values at ``(b) x q`` places, which are on the CPU."""
+        new = places.unique()
+        new = new[~torch.isin(new, self.places)]
+        known, order = torch.cat([self.places, new]).sort()
+        moved = torch.cat([order, torch.searchsorted(known, places).flatten()]).to(Y.device)  # one wait for both
+        order, slots = moved[: len(known)], moved[len(known) :].reshape(places.shape)
+        counts, means = self.counts, self.means
+        if len(new):
+            counts = torch.nn.functional.pad(counts, (0, len(new)))[..., order]
+            means = torch.nn.functional.pad(means, (0, 0, 0, len(new)))[..., order, :]
+        counts = counts.scatter_add(-1, slots, torch.ones_like(slots, dtype=Y.dtype))
+        index = slots.unsqueeze(-1).expand_as(Y)
         # About the means so far, so that nothing is lost where values are large beside their differences.
-        apart = Y - self.means.gather(-2, index)
-        means = self.means.scatter_add(-2, index, apart / counts.gather(-1, places).unsqueeze(-1))
+        apart = Y - means.gather(-2, index)
+        means = means.scatter_add(-2, index, apart / counts.gather(-1, slots).unsqueeze(-1))
         more = (apart * (Y - means.gather(-2, index))).sum(dim=(-2, -1))
-        return replace(self, counts=counts, means=means, scatter=(self.scatter + more).clamp_min(0))
+        return Sites(counts, means, (self.scatter + more).clamp_min(0), known)
 
 
 def _encode(X: Tensor, factors: Tensor) -> Tensor:

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mtbo_torch.linalg import eye_like, trace
 from mtbo_torch.regression.whitened import RowKernel
 
 # Features of the past are made in pieces of this many numbers, so that no t x m matrix is ever held.
 BLOCK_NUMBERS = 2**21
+# Units in the last place, for each feature, up to which what a span misses of a point is rounding.
+ROUNDING = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +51,47 @@ class Subspace:
         scale = torch.where(values > cutoff, values.clamp_min(cutoff).rsqrt(), torch.zeros_like(values))
         return cls(rows, atoms, (scale.unsqueeze(-1) * vectors.mT).to(gram.dtype))
 
+    def widen(self, atoms: Tensor) -> tuple[Subspace, Tensor, Tensor] | None:
+        r"""Return the span of more atoms, whose features follow the old ones, if rounding allows.
+
+        With R the inverse of the Cholesky factor of what the span misses of the new atoms a, their features are
+        :math:`R (k_a(x) - \phi(a) \phi(x))`. That loses digits where little is missed, and where old atoms are nearly
+        the same.
+
+        Args:
+            atoms: ``j x d``.
+
+        Returns:
+            The span; the features of the atoms so far, ``G x jp x mp``; and R, ``G x jp x jp``. None if the features
+            would have fewer than 70 % of all digits.
+        """
+        own, whole = self.features(atoms), self.rows(atoms, atoms)
+        chol, info = torch.linalg.cholesky_ex(whole - own @ own.mT)
+        size = whole.diagonal(dim1=-2, dim2=-1).amax(dim=-1)
+        if not ((info == 0) & self._has_digits(chol.diagonal(dim1=-2, dim2=-1).amin(dim=-1), size)).all():
+            return None
+        root = torch.linalg.solve_triangular(chol, eye_like(chol), upper=False)
+        old = torch.nn.functional.pad(self.root, (0, root.shape[-1]))
+        new = torch.cat([-root @ own @ self.root, root], dim=-1)
+        wider = Subspace(self.rows, torch.cat([self.atoms, atoms], dim=-2), torch.cat([old, new], dim=-2))
+        return wider, own, root
+
+    def could_widen(self) -> Tensor:
+        """Return for which data sets, ``(b)``, rounding allows more atoms if they are as new as can be."""
+        size = self.rows.blocks(self.atoms).diagonal(dim1=-2, dim2=-1).amax(dim=(-2, -1))  # ... x G
+        fine = self._has_digits(size.sqrt(), size).all(dim=-1)
+        return fine.reshape(-1, *self.atoms.shape[:-2]).all(dim=0)
+
+    def _has_digits(self, root: Tensor, size: Tensor) -> Tensor:
+        """Return whether features have 70 % of all digits where the root of what the span misses is this.
+
+        Args:
+            root: ``... x G``.
+            size: ``... x G``, the largest value of the kernel.
+        """
+        steepest = torch.linalg.vector_norm(self.root, dim=-1).amax(dim=-1)
+        return root >= torch.finfo(root.dtype).eps ** 0.3 * size * steepest
+
     def expand(self, batch_shape: torch.Size) -> Subspace:
         """Return the same span under a larger batch shape, as views."""
         atoms, root = (x.expand(*batch_shape, *x.shape[x.dim() - n :]) for x, n in ((self.atoms, 2), (self.root, 3)))
@@ -56,6 +100,10 @@ class Subspace:
     def features(self, X: Tensor) -> Tensor:
         """Return ``(b) x G x Np x mp``."""
         return self.rows(X, self.atoms) @ self.root.mT
+
+    def columns(self, X: Tensor) -> Tensor:
+        """Return the same the other way round, ``(b) x G x mp x Np``."""
+        return self.root @ self.rows(self.atoms, X)
 
     def in_blocks(self, X: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Yield pieces of ``(b) x t x d`` points, at least one: where they are, the points, and their features."""
@@ -67,9 +115,18 @@ class Subspace:
 
     def residual(self, X: Tensor, features: Tensor) -> Tensor:
         r"""Return what the subspace misses of each point, :math:`k(x, x) - \phi^T \phi`, ``(b) x G x N x p x p``."""
-        own = self._by_point(features)
-        residual = self.rows.blocks(X) - outer_by_point(own, own)
-        return residual.clamp_min(0) if self.rows.rows_per_point == 1 else residual
+        own, whole = self._by_point(features), self.rows.blocks(X)
+        return self.clear_rounding(whole - outer_by_point(own, own), whole)
+
+    def clear_rounding(self, residual: Tensor, whole: Tensor) -> Tensor:
+        """Return what the subspace misses of the kernel at each point, with zeros where that is nothing but rounding.
+
+        Args:
+            residual: ``(b) x G x N x p x p``.
+            whole: The kernel of each point with itself, of the same shape.
+        """
+        rounding = ROUNDING * self.root.shape[-1] * torch.finfo(whole.dtype).eps * trace(whole)
+        return torch.where((trace(residual) > rounding)[..., None, None], residual, 0)
 
     def joint_residual(self, X: Tensor, features: Tensor) -> Tensor:
         """Return what the subspace misses of points together, ``(b) x G x Np x Np``."""
@@ -101,8 +158,13 @@ def outer_by_point(left: Tensor, right: Tensor) -> Tensor:
     return left @ right.mT
 
 
-def minus_outer(matrix: Tensor, left: Tensor) -> Tensor:
-    """Return ``matrix - left @ left.mT`` for ``... x p x q``, in one pass when q is one, as in most rounds."""
+def plus_product(matrix: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """Return ``matrix + left @ right`` for ``... x m x q`` and ``... x q x k``, in one pass when q is one."""
+    return torch.addcmul(matrix, left, right) if left.shape[-1] == 1 else matrix + left @ right
+
+
+def add_outer(matrix: Tensor, left: Tensor, sign: int) -> Tensor:
+    """Return ``matrix + sign * left @ left.mT`` for ``... x p x q``, in one pass when q is one, as in most rounds."""
     if left.shape[-1] == 1:
-        return torch.addcmul(matrix, left, left.mT, value=-1)
-    return matrix - outer_by_point(left, left)
+        return torch.addcmul(matrix, left, left.mT, value=sign)
+    return torch.add(matrix, outer_by_point(left, left), alpha=sign)

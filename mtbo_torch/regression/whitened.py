@@ -7,6 +7,7 @@ Everything is in whitened task space, where the noise is one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -60,20 +61,30 @@ class GroupedRows:
 
     def targets(self, Y: Tensor) -> Tensor:
         """Turn ``(b) x N x n`` values into ``(b) x r x N p x k`` whitened targets of the rows."""
-        return self.spectrum.rotate(Y / self.noise.sqrt())
+        groups, _, width = self.spectrum.bases.shape[-3:]
+        return (Y @ self._whitening).unflatten(-1, (groups, width)).movedim(-2, -3)
+
+    @cached_property
+    def _whitening(self) -> Tensor:
+        """``(b) x n x rk``, what takes values to the targets of all groups, next to each other."""
+        return (self.spectrum.bases / self.noise.sqrt().mT.unsqueeze(-3)).movedim(-3, -2).flatten(-2)
+
+    @cached_property
+    def _coloring(self) -> Tensor:
+        """``(b) x r x k x n``, what takes targets of each group to values."""
+        return self.spectrum.bases.mT * self.noise.sqrt().unsqueeze(-3)
 
     def mean(self, features: Tensor, coefficients: Tensor) -> Tensor:
         """Multiply ``(b) x G x N p x m`` features by ``(b) x r x m x k`` coefficients, to ``(b) x N x n`` means."""
         if not self.kernel.shared:
             return self.mean_of_groups(features, coefficients)
-        combined = (coefficients @ self.spectrum.bases.mT).sum(dim=-3)
-        return features.squeeze(-3) @ combined * self.noise.sqrt()
+        return features.squeeze(-3) @ (coefficients @ self._coloring).sum(dim=-3)
 
     def mean_of_groups(self, features: Tensor, coefficients: Tensor) -> Tensor:
         """Do the same when every group has features of its own, ``(b) x r x N p x m``."""
         # The sum over groups and features is one product.
         side_by_side = features.movedim(-3, -2).flatten(-2)
-        combined = (coefficients @ self.spectrum.bases.mT).flatten(-3, -2) * self.noise.sqrt()
+        combined = (coefficients @ self._coloring).flatten(-3, -2)
         return (combined.mT @ side_by_side.mT).mT
 
     def covariance(self, blocks: Tensor) -> Tensor:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Any, Unpack
 
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from mtbo_torch.arrays import ArrayLike
+from mtbo_torch.cluster import ClusterChoices, is_dask_array
 from mtbo_torch.confidence import (
     exact_radius,
     independent_nystrom_radius,
@@ -14,7 +16,9 @@ from mtbo_torch.confidence import (
     mobo_radius,
     nystrom_radius,
 )
+from mtbo_torch.inputs import Inputs
 from mtbo_torch.regression import KroneckerRegression
+from mtbo_torch.space import Space
 from mtbo_torch.strategies.budgeted import BudgetedStrategy
 from mtbo_torch.strategies.kernelized import ExactStrategy, KernelOptions
 
@@ -40,7 +44,8 @@ class MTKB(ExactStrategy):
             of tasks: each refit then learns several kernels, in which tasks share their lengthscales or have their own,
             and uses the one that suits the data best (:func:`candidate_kernels`; see :attr:`kernel_scores`).
         bounds: ``2 x d``, a box to search, or :class:`Inputs` that describe it; or
-        choices: ``N x d``, the points that may be chosen.
+        choices: ``N x d``, the points that may be chosen: a tensor or a NumPy array. A ``numpy.memmap`` stays in its
+            file.
         norm_bound: A bound b of the objective's RKHS norm, or one for each of a batch of trials, ``(b)``. If not given,
             the theory's radius takes the norm of the fitted function, or 1 if that is smaller.
         noise_scale: The noise's sub-Gaussian constant :math:`\sigma`, such as its standard deviation; :math:`\sqrt\eta`
@@ -54,10 +59,11 @@ class MTKB(ExactStrategy):
             :class:`Mixture`; ``"norm"``, the paper's and the default elsewhere; or ``"ellipsoid"``, which is tighter
             than that, see :class:`ScalarizedMultiTaskUCB`. All have the same guarantee; the mixture's intervals are by
             far the shortest and do not depend on `eta`. It warns once if no function of that norm explains the data.
-        refit_every: After how many observations the kernel's free parameters are learned again, by maximum likelihood.
-            The strategy then works on inputs scaled to the unit cube and values standardized at each refit, and a given
-            kernel, `norm_bound`, `noise_scale`, `eta` and `radius` are meant in these units; points, values,
-            `ref_point` and `constraints` stay in yours. By default nothing is learned, and all units are yours.
+        refit_every: After how many observations the kernel's free parameters are learned again, by maximum likelihood;
+            :class:`MTBKB` does so less and less often. The strategy then works on inputs scaled to the unit cube and
+            values standardized at each refit, and a given kernel, `norm_bound`, `noise_scale`, `eta` and `radius` are
+            meant in these units; points, values, `ref_point` and `constraints` stay in yours. By default nothing is
+            learned, and all units are yours.
         scalarization: The class of scalarization, called with the weights.
         ref_point: ``k``, the reference point of the Chebyshev or the hypervolume scalarization, one value for each
             objective, in the units of the values told and with their signs. By default the origin for Chebyshev, or, if
@@ -71,6 +77,7 @@ class MTKB(ExactStrategy):
             The acquisition is weighed by the probability of that.
         repeat: Whether a choice may be asked for again. With False it is not, once it was told or while it is pending:
             for tables, where a second look shows the same.
+        memory: The gigabytes that may be kept at the choices to save time, besides mean and variances there.
         seed: All randomness follows from it. A list of b seeds gives b independent trials side by side: points are
             then ``b x q x d`` and values ``b x q x n``, and the kernel may have batch shape ``b``.
         num_restarts: From how many points the acquisition is maximized, on `bounds`.
@@ -105,9 +112,14 @@ class MTBKB(BudgetedStrategy):
     :meth:`ask` for several. With `oversampling` from theory and the schedule ``"every_round"`` the regret is within a
     constant factor of MT-KB's (Theorem 3).
 
+    With `refit_every` the kernel is learned from at most 500 of the observations, drawn from all of them, by their
+    exact likelihood. It is learned again at every multiple of `refit_every`; from 8 times as many observations on, at
+    every second one; from 16 times as many on, at every fourth; and so on. Whenever the observations double, these are
+    4 refits, whose cost does not grow beyond that of 500.
+
     Args:
-        kernel: As in :class:`MTKB`. The number of tasks stands for :func:`default_kernel` alone: the bounds from which
-            a dictionary learns are not equally tight for all kernels, and say nothing about which is best.
+        kernel: As in :class:`MTKB`. The number of tasks stands for :func:`default_kernel` alone, which is by far the
+            cheapest on a dictionary.
         epsilon: The accuracy of the dictionary that the radius counts on, in ``(0, 1)``; a smaller one needs a larger
             dictionary, but has a smaller radius.
         oversampling: The q in the probability :math:`\min(1, q \|\tilde\Gamma(x, x)\| / \eta)` with which a point is
@@ -116,8 +128,9 @@ class MTBKB(BudgetedStrategy):
             mixture :math:`\eta` is the square of `noise_scale` here and below, whatever `eta` is.
         schedule: ``"every_round"`` draws the dictionary after each observation, as the paper does; ``"delayed"`` only
             when the norms :math:`\|\tilde\Gamma(x_s, x_s)\|` since the last draw add up to more than :math:`\eta` (an
-            extension, without a multi-task theorem), which makes 100,000 rounds practical.
-        options: The other arguments of :class:`MTKB`, such as `choices`, ``N x d``.
+            extension, without a multi-task theorem), which makes 100,000 rounds practical. Each observation then has
+            the same luck in all draws, and the dictionary keeps what was in it before while that is most of it.
+        options: The other arguments of :class:`MTKB`, such as `choices`, ``N x d``, which may be a Dask array here.
 
     Example:
         >>> import torch, gpytorch
@@ -131,6 +144,12 @@ class MTBKB(BudgetedStrategy):
         >>> strategy.dictionary_size < 20
         True
     """
+
+    def _make_space(self, bounds: Tensor | Inputs | None, choices: ArrayLike | None, *options: Any) -> Space:
+        if bounds is None and is_dask_array(choices):
+            repeat, *_ = options
+            return ClusterChoices(choices, repeat)
+        return super()._make_space(bounds, choices, *options)
 
     def _compute_radius(self, norm_bound: float | Tensor, noise_scale: float | Tensor, eta: float | Tensor) -> Tensor:
         return nystrom_radius(self._surrogate.info_gain, norm_bound, noise_scale, eta, self.delta, self.epsilon)

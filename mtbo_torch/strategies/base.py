@@ -224,7 +224,11 @@ class Strategy(ABC):
         points = x if ids is None else torch.stack([self._pending[number] for number in ids], dim=-2)
         points, y = self._check(points, y, allow_missing)
         sd = self._check_sd(sd, y)
-        settled = self._match_pending(points) if ids is None else ids
+        settled, are_pending = self._match_pending(points)
+        if not are_pending:  # to the last bit, so they have not been taken in before
+            points = self._take_in(points)
+            settled, _ = self._match_pending(points)
+        settled = settled if ids is None else ids
         if instead_of is not None:
             settled = [] if instead_of == [] else self._require_pending("instead_of", instead_of)
         elif self._pending and not settled:
@@ -314,7 +318,7 @@ class Strategy(ABC):
         """
         x = self._convert("x", x)
         nothing = self.space.points.new_zeros(*x.shape[:-1], self.num_tasks) if isinstance(x, Tensor) else x
-        points, _ = self._check(x, nothing, allow_missing=False)
+        points = self._take_in(self._check(x, nothing, allow_missing=False)[0])
         numbers = range(self._num_asked, self._num_asked + points.shape[-2])
         self._num_asked += points.shape[-2]
         self._pending.update(zip(numbers, points.clone().unbind(dim=-2), strict=True))
@@ -501,17 +505,20 @@ class Strategy(ABC):
             )
         return [int(number) for number in numbers]
 
-    def _match_pending(self, x: Tensor) -> list[int]:
-        """Return the numbers of the pending points that ``(b) x q x d`` points are, the nearest and then the oldest."""
+    def _match_pending(self, x: Tensor) -> tuple[list[int], bool]:
+        """Return the numbers of the pending points that ``(b) x q x d`` points are, the nearest and then the oldest.
+
+        And whether all of them are such points, to the last bit.
+        """
         if not self._pending:
-            return []
-        apart = (x.unsqueeze(-2) - self._pending_points().unsqueeze(-3)).abs() / self.space.span
-        farthest = apart.movedim(-3, 0).movedim(-2, 1).flatten(2).amax(dim=-1)  # q x p
+            return [], False
+        apart = (x.unsqueeze(-2) - self._pending_points().unsqueeze(-3)) / self.space.span
+        farthest = apart.abs().amax(dim=(*range(x.dim() - 2), -1)).tolist()  # q x p
         matching: list[int] = []
-        for row in farthest.tolist():
+        for row in farthest:
             rest = [(distance, n) for distance, n in zip(row, self._pending, strict=True) if n not in matching]
             matching += [n for distance, n in sorted(rest)[:1] if distance <= self.space.tolerance]
-        return matching
+        return matching, all(0 in row for row in farthest)
 
     @contextmanager
     def _nothing_drawn_if_refused(self) -> Iterator[None]:
@@ -534,16 +541,20 @@ class Strategy(ABC):
         hint = "Pass allow_missing=True if NaN stands for a missing value." if self._can_miss_values else ""
         require_data(x, y, self.num_tasks, ("x", "y"), allow_missing, hint)
         self.space.require_points(x, self.batch_shape)
-        x, outside = self.space.take_in(x)
-        if outside:
-            warnings.warn(f"{outside} It is used all the same.", stacklevel=3)
-        unseen = y.isnan().all(dim=-1).reshape(-1, y.shape[-2]).all(dim=0)
-        if unseen.any():
+        unseen = y.isnan().all(dim=-1).reshape(-1, y.shape[-2]).all(dim=0) if allow_missing else None
+        if unseen is not None and unseen.any():
             raise ValueError(
                 "y should have a value of at least one task for each point, got NaN only in the rows "
                 f"{unseen.nonzero().flatten().tolist()}. Leave these points out, and forget them if they are pending."
             )
         return x.detach(), y.detach()
+
+    def _take_in(self, x: Tensor) -> Tensor:
+        """Return points told without rounding, and warn of those that lie outside the space."""
+        x, outside = self.space.take_in(x)
+        if outside:
+            warnings.warn(f"{outside} It is used all the same.", stacklevel=3)
+        return x
 
     def _check_sd(self, sd: Any, y: Tensor) -> Tensor:
         """Return the standard deviations of the noise in ``(b) x q x n`` values, NaN where they are not known."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from itertools import zip_longest
 from typing import Any, Unpack
 
 import torch
@@ -13,7 +15,8 @@ from mtbo_torch.checks import require_finite, require_open_unit, require_oversam
 from mtbo_torch.confidence import DEFAULT_EPSILON, theory_oversampling
 from mtbo_torch.kernels import adapt_kernel
 from mtbo_torch.models import DEFAULT_OVERSAMPLING, NystromMultiTaskGP
-from mtbo_torch.regression import NystromRegression, Regression, TrackedNystrom
+from mtbo_torch.regression import Lookup, NystromRegression, Regression, Sites, rows_at
+from mtbo_torch.regression.nystrom import MOST_STEPS
 from mtbo_torch.strategies.base import Observations
 from mtbo_torch.strategies.kernelized import KernelOptions, KernelStrategy
 from mtbo_torch.strategies.learners import Knowledge
@@ -23,6 +26,11 @@ SCHEDULES = ("every_round", "delayed")
 # The delayed schedule keeps a dictionary while 1 + (sum of variances in units of eta since it was drawn) is below this.
 LARGEST_DRIFT = 2.0
 SHORTEST_HORIZON = 64
+# Kernels are learned from at most so many observations. With 8 inputs and 4 tasks that costs one or two seconds; twice
+# as many cost five times as much, and predictions are hardly any better for it (benchmarks/large_learning.py).
+MOST_LEARNED_FROM = 500
+# A kernel is learned again after more and more observations: once there are this many times as many, every other time.
+REFITS_BEFORE_DOUBLING = 8
 
 
 class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
@@ -72,6 +80,24 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
         # The theorem's dictionaries; with a mixture any will do.
         return super()._is_proven and self.oversampling is None and self.schedule == "every_round"
 
+    def _must_refit(self, now: int, count: int, renewed_at: int) -> bool:
+        assert self.refit_every is not None
+        interval = self.refit_every
+        while now >= REFITS_BEFORE_DOUBLING * interval:
+            interval *= 2
+        return now // interval > (now - count) // interval
+
+    def _pick_to_learn(self, told: Observations) -> Observations:
+        if told.size <= MOST_LEARNED_FROM:
+            return told
+        # The same at random for all trials, and by number alone, so nothing has to be saved. Points that are there
+        # twice come last: a search that keeps coming back to a few of them would soon learn from nothing else.
+        order = torch.randperm(told.size, generator=torch.Generator().manual_seed(0)).to(told.X.device)
+        trials = told.X.reshape(-1, *told.X.shape[-2:])
+        ranked = [order[Lookup(X[order]).repeated.int().argsort(stable=True)] for X in trials]
+        places = torch.stack(ranked)[:, :MOST_LEARNED_FROM].reshape(*self.batch_shape, -1)
+        return Observations(*(rows_at(part, places) for part in told))
+
     def _make_model(
         self, X: Tensor, Y: Tensor, kernel: Kernel, eta: float | Tensor | None, **options: Any
     ) -> NystromMultiTaskGP:
@@ -85,55 +111,92 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
         )
 
     def _grow(self, surrogate: Surrogate, X: Tensor, Y: Tensor, noise: Tensor | None = None) -> Surrogate:
-        # Many observations at once come in portions that at most double what is known: the variances behind a draw
-        # are those of the portion before, and a first portion of all would keep them all.
-        while X.shape[-2]:
-            size = max(SHORTEST_HORIZON, surrogate.regression.num_observations)
+        # While many come in at once, choices are not followed.
+        is_blind = X.shape[-2] > self._size_portion(surrogate)
+        surrogate = replace(surrogate, tracking=None) if is_blind else surrogate
+        while (size := self._size_portion(surrogate)) < X.shape[-2]:
             surrogate = surrogate.append(X[..., :size, :], Y[..., :size, :], renew=self._resample_if_due)
             X, Y = X[..., size:, :], Y[..., size:, :]
-        return surrogate
+        if not is_blind:
+            return surrogate.append(X, Y, renew=self._resample_if_due) if X.shape[-2] else surrogate
+        # The last draw has the variances of all of them.
+        drawn = self._resample(_nystrom(surrogate.append(X, Y) if X.shape[-2] else surrogate))
+        return self.space.watch(replace(surrogate, regression=drawn.refit() if drawn.steps else drawn))
+
+    def _size_portion(self, surrogate: Surrogate) -> int:
+        """Return how many observations are taken in at once.
+
+        Portions at most double what is known: the variances behind a draw are those of the portion before, and a first
+        portion of all would keep them all.
+        """
+        return max(SHORTEST_HORIZON, surrogate.regression.num_observations)
 
     def _resample_if_due(self, regression: Regression) -> Regression:
         assert isinstance(regression, NystromRegression)
         due = self._is_due(regression)
-        share = due.double().mean().item()
-        if share == 0:
-            return regression
+        wanted = due.flatten().tolist()
+        if any(wanted):
+            return self._resample(regression, None if all(wanted) else due)
+        return regression if len(regression.steps) < MOST_STEPS else replace(regression.refit(), drift=regression.drift)
+
+    def _resample(self, regression: NystromRegression, due: Tensor | None = None) -> NystromRegression:
+        """Return the regression with a dictionary drawn anew, of all data sets or of those ``(b)`` that are due."""
         regression = regression.with_oversampling(self._current_oversampling(regression.num_observations))
         generator = self._generators if self.batch_shape else self._generators[0]
-        return regression.resample(generator, None if share == 1 else due)
+        return regression.resample(generator, due, keep=self.schedule == "delayed")
 
     def _memory(self) -> dict[str, Any]:
         regression, tracking = self._nystrom, self._known.surrogate.tracking
-        tracked = tracking.tensors() if isinstance(tracking, TrackedNystrom) else {}
-        own = {"regression": regression.tensors(), "oversampling": regression.oversampling, "tracked": tracked}
-        return super()._memory() | own
+        sites = {} if tracking is None or tracking.sites is None else tracking.sites.tensors()
+        fitted = (regression.origin or regression).tensors()
+        own = {"regression": fitted, "steps": list(regression.steps), "sites": sites}
+        return super()._memory() | own | {"oversampling": regression.oversampling, "luck": regression.luck.clone()}
 
     def _restore(
         self, started: Knowledge, told: Observations, portions: list[int], memory: dict[str, Any]
     ) -> Surrogate:
         X, Y, nothing = told.X, told.Y, started.surrogate
-        tensors, tracked = (
-            {name: value.to(X.device) for name, value in memory[part].items()} for part in ("regression", "tracked")
+        tensors, of_sites = (
+            {name: value.to(X.device) for name, value in memory[part].items()} for part in ("regression", "sites")
         )
-        for name, value in (*tensors.items(), *tracked.items()):
+        for name, value in (*tensors.items(), *of_sites.items()):
             require_finite(name, value)
+        start = told.size - sum(step for step in memory["steps"] if isinstance(step, int))
+        first = Observations(X[..., :start, :], Y[..., :start, :], told.sd[..., :start, :])
+        regression = self._recall_fit(nothing, first, tensors)
+        # They matter in the next draw alone.
         require_oversampling(memory["oversampling"])
-        points, values = nothing.units.scale_points(X), nothing.units.scale_values(Y)
-        regression = _nystrom(nothing).restore(points, values, tensors).with_oversampling(memory["oversampling"])
-        first = regression.at(points[..., :1, :])  # what does not fit together shows here
+        luck = memory["luck"].double().cpu()
+        if luck.shape[:-1] != self.batch_shape or luck.shape[-1] > told.size:
+            raise ValueError(f"luck of shape {tuple(luck.shape)}")
+        regression = replace(regression, oversampling=memory["oversampling"], luck=luck)
+        surrogate = replace(nothing, regression=regression)
+        if nothing.tracking is not None:
+            surrogate = self.space.watch(surrogate)
+        # Taking the same steps repeats the same arithmetic.
+        for step, after in zip_longest(memory["steps"], memory["steps"][1:]):
+            if isinstance(step, int):
+                new = slice(start, start + step)
+                renew = partial(_widen, new=after) if isinstance(after, list) else None
+                surrogate = surrogate.append(X[..., new, :], Y[..., new, :], renew=renew)
+                start += step
+        if surrogate.tracking is not None:
+            sites = Sites.none(nothing.regression.train_Y).restore(of_sites) if of_sites else None
+            surrogate = replace(surrogate, tracking=surrogate.tracking.with_sites(sites))
+        return surrogate
+
+    def _recall_fit(self, nothing: Surrogate, told: Observations, tensors: dict[str, Tensor]) -> NystromRegression:
+        """Return the regression that was last fitted; refuse what does not fit together."""
+        points, values = nothing.units.scale_points(told.X), nothing.units.scale_values(told.Y)
+        regression = _nystrom(nothing).restore(points, values, tensors)
+        first = regression.at(points[..., :1, :])
         if (
             first.mean.shape != nothing.regression.at(points[..., :1, :]).mean.shape
             or regression.info_gain.shape != nothing.regression.info_gain.shape
             or not first.norm.isfinite().all()
         ):
             raise ValueError("a regression whose mean, norm or information gain is of another shape or not finite")
-        surrogate = replace(nothing, regression=regression)
-        if nothing.tracking is not None:
-            surrogate = self.space.watch(surrogate)
-        if isinstance(surrogate.tracking, TrackedNystrom):
-            surrogate = replace(surrogate, tracking=surrogate.tracking.restore(tracked))
-        return surrogate
+        return regression
 
     def _settings(self) -> dict[str, Any]:
         oversampling = None if self.oversampling is None else float(self.oversampling)
@@ -144,7 +207,7 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
         """Return for which data sets, ``(b)``, the dictionary is to be drawn anew."""
         if self.schedule == "every_round":
             return torch.ones_like(regression.drift, dtype=torch.bool)
-        return (1 + regression.drift > LARGEST_DRIFT) | (regression.dictionary_size == 0)
+        return (regression.drift > LARGEST_DRIFT - 1) | (regression.dictionary_size == 0)
 
     def _current_oversampling(self, num_observations: int) -> float:
         if self.oversampling is not None:
@@ -158,3 +221,11 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
 def _nystrom(surrogate: Surrogate) -> NystromRegression:
     assert isinstance(surrogate.regression, NystromRegression)
     return surrogate.regression
+
+
+def _widen(regression: Regression, new: list[int]) -> NystromRegression:
+    assert isinstance(regression, NystromRegression)
+    widened = regression.widen(new)
+    if widened is None:
+        raise ValueError("a dictionary that was not widened like this")
+    return widened

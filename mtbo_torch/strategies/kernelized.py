@@ -13,6 +13,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from mtbo_torch.acquisition import require_bound, scalarized_bounds, scalarized_ucb, weigh_by_feasibility
+from mtbo_torch.arrays import ArrayLike
 from mtbo_torch.checks import name_of, require_positive, require_probability
 from mtbo_torch.confidence import RADII, mobo_radius
 from mtbo_torch.inputs import Inputs
@@ -20,7 +21,7 @@ from mtbo_torch.intervals import Mixture, find_bounds
 from mtbo_torch.models import ExactMultiTaskGP
 from mtbo_torch.regression import Belief, GrowingRows, PointBelief
 from mtbo_torch.scalarizations import ChebyshevScalarization, Scalarization, WeightDistribution
-from mtbo_torch.space import DEFAULT_RAW_SAMPLES, DEFAULT_RESTARTS, Choices, Search, make_space
+from mtbo_torch.space import DEFAULT_MEMORY, DEFAULT_RAW_SAMPLES, DEFAULT_RESTARTS, Choices, Search, Space, make_space
 from mtbo_torch.strategies.base import Observations
 from mtbo_torch.strategies.goal import Goal
 from mtbo_torch.strategies.modeling import ExactModelStrategy, ModelStrategy, ModelT, count_tasks
@@ -37,7 +38,7 @@ class KernelOptions(TypedDict, total=False):
     """The arguments that all strategies with a kernel take; see :class:`MTKB`."""
 
     bounds: Tensor | Inputs | None
-    choices: Tensor | None
+    choices: ArrayLike | None
     norm_bound: float | Tensor | None
     noise_scale: float | None
     eta: float | None
@@ -51,6 +52,7 @@ class KernelOptions(TypedDict, total=False):
     signs: Sequence[int] | Tensor | Mapping[str, str] | None
     constraints: tuple[Tensor, Tensor] | None
     repeat: bool
+    memory: float
     seed: int | Sequence[int]
     num_restarts: int
     raw_samples: int
@@ -68,7 +70,7 @@ class KernelStrategy(ModelStrategy[ModelT]):
         kernel: Kernel | int,
         *,
         bounds: Tensor | Inputs | None = None,
-        choices: Tensor | None = None,
+        choices: ArrayLike | None = None,
         norm_bound: float | Tensor | None = None,
         noise_scale: float | None = None,
         eta: float | None = None,
@@ -82,11 +84,12 @@ class KernelStrategy(ModelStrategy[ModelT]):
         signs: Sequence[int] | Tensor | Mapping[str, str] | None = None,
         constraints: tuple[Tensor, Tensor] | None = None,
         repeat: bool = True,
+        memory: float = DEFAULT_MEMORY,
         seed: int | Sequence[int] = 0,
         num_restarts: int = DEFAULT_RESTARTS,
         raw_samples: int = DEFAULT_RAW_SAMPLES,
     ) -> None:
-        space = make_space(type(self).__name__, bounds, choices, repeat, num_restarts, raw_samples)
+        space = self._make_space(bounds, choices, repeat, num_restarts, raw_samples, memory)
         _require_scales(norm_bound, noise_scale, eta, delta)
         if radius is None:
             knows_enough = norm_bound is not None and noise_scale is not None and refit_every is None
@@ -104,6 +107,9 @@ class KernelStrategy(ModelStrategy[ModelT]):
         # What each point asked for may cost, (b) x T x 1.
         self._gaps = GrowingRows.of(space.points.new_empty(*self.batch_shape, 0, 1))
 
+    def _make_space(self, bounds: Tensor | Inputs | None, choices: ArrayLike | None, *options: Any) -> Space:
+        return make_space(type(self).__name__, bounds, choices, *options)
+
     def _make_mixture(self, bound: str | None, refit_every: int | None) -> Mixture | None:
         """Return the mixture if it is asked for, or if nothing is and all that it presumes is given."""
         b, sigma = self.norm_bound, self.noise_scale
@@ -120,7 +126,7 @@ class KernelStrategy(ModelStrategy[ModelT]):
 
     def _doubt(self, needed: Tensor) -> None:
         """Warn, once, if no function of the norm that is presumed explains what was told, but one of those needed."""
-        given = torch.as_tensor(self.norm_bound).to(needed).expand_as(needed)
+        given = torch.as_tensor(self.norm_bound, dtype=needed.dtype).to(needed).expand_as(needed)
         if self._has_doubts or not (needed > given).any():
             return
         self._has_doubts, worst = True, int((needed - given).argmax())
@@ -236,7 +242,7 @@ class KernelStrategy(ModelStrategy[ModelT]):
 
     def _require_choices(self, name: str, remedy: str) -> None:
         if self.space.name != "choices":
-            raise ValueError(f"{name} should be asked of a strategy with choices, got bounds. {remedy}")
+            raise ValueError(f"{name} should be asked of a strategy with choices, got {self.space.name}. {remedy}")
 
     def _sweep(self, nothing: Surrogate) -> Surrogate:
         if self._mixture is None or not (self._sweeps_boxes or isinstance(self.space, Choices)):
@@ -263,8 +269,9 @@ class KernelStrategy(ModelStrategy[ModelT]):
         self._gaps = GrowingRows.of(torch.full_like(self._gaps.rows, torch.inf))
 
     def _propose(self, weights: Tensor, fixed: Mapping[int, float]) -> Tensor:
-        told, pending = self._observed_X.rows, self._pending_points()
-        used = torch.cat([told, pending], dim=-2)
+        used, pending = self._observed_X.rows, self._pending_points()
+        if pending.shape[-2]:  # there may be very many points told, which nobody wants to copy
+            used = torch.cat([used, pending], dim=-2)
         self.space.require_room(used, weights.shape[-2], fixed)
         with torch.no_grad():
             if self._mixture is None:
@@ -274,39 +281,42 @@ class KernelStrategy(ModelStrategy[ModelT]):
                 self._doubt(needed)
             if pending.shape[-2]:
                 surrogate = surrogate.imagine(pending)
-        gaps = self._gaps
-        for i, weight in enumerate(weights.unbind(dim=-2)):
-            if i:
+        gaps, found = self._gaps, list[Tensor]()
+        for weight in weights.unbind(dim=-2):
+            if found:
+                used = torch.cat([used, found[-1]], dim=-2)
                 with torch.no_grad():
-                    surrogate = surrogate.imagine(used[..., -1:, :])
-            search = replace(self._plan(surrogate, weight, radius, used), fixed=fixed)
+                    surrogate = surrogate.imagine(found[-1])
+            search = self._plan(surrogate, weight, radius, used, fixed)
             point, values = self.space.search(search)
             if self._mixture is not None:
                 gaps = gaps.extend(self._find_gap(search, point, values))
-            used = torch.cat([used, point], dim=-2)
+            found.append(point)
         self._gaps = gaps
-        return used[..., -weights.shape[-2] :, :]
+        return torch.cat(found, dim=-2)
 
-    def _plan(self, surrogate: Surrogate, weights: Tensor, radius: Tensor, used: Tensor) -> Search:
+    def _plan(
+        self, surrogate: Surrogate, weights: Tensor, radius: Tensor, used: Tensor, fixed: Mapping[int, float]
+    ) -> Search:
         """Return the search for the best points for ``(b) x k`` weights; with a mixture, it reports bounds as well."""
-        goal, units = self.goal, surrogate.units
-        scalarization, worst = goal.scalarize(weights, units, self._observed_Y.rows)
+        constraints, units, bound = self.goal.constraints, surrogate.units, self.bound
+        scalarization, worst = self.goal.scalarize(weights, units, self._observed_Y.rows)
         searched = scalarization.for_search()
 
-        def acquire(belief: Belief) -> Tensor:
-            if self._mixture is None:
-                bounds = [scalarized_ucb(belief, searched, radius, self.bound)]
+        def acquire(belief: Belief) -> Tensor:  # it travels to the workers of a cluster, and the strategy does not
+            if bound != "mixture":
+                bounds = [scalarized_ucb(belief, searched, radius, bound)]
             else:
                 lower, upper = scalarized_bounds(belief, scalarization, radius)
                 same = searched is scalarization
                 bounds = [upper if same else scalarized_bounds(belief, searched, radius)[1], upper, lower]
-                if goal.constraints is not None:
+                if constraints is not None:
                     belief = PointBelief(belief.mean[0], belief.covariance[0])
-            bounds[0] = weigh_by_feasibility(bounds[0], units.restore(belief), goal.constraints, worst)
+            bounds[0] = weigh_by_feasibility(bounds[0], units.restore(belief), constraints, worst)
             return torch.stack(bounds, dim=-1)
 
-        needs_variances = self.bound != "norm" or goal.constraints is not None or not scalarization.keeps_norm
-        return Search([surrogate], acquire, used, self._generators, needs_variances)
+        needs_variances = bound != "norm" or constraints is not None or not scalarization.keeps_norm
+        return Search([surrogate], acquire, used, self._generators, needs_variances, fixed=fixed)
 
     def _find_gap(self, search: Search, point: Tensor, values: Tensor) -> Tensor:
         """Return what a point that was found may cost at most, ``(b) x 1 x 1``."""

@@ -16,6 +16,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from mtbo_torch.checks import require_finite
+from mtbo_torch.models import ExactMultiTaskGP
 from mtbo_torch.models.learning import count_facts, learn_kernel, score_kernel, standardize
 from mtbo_torch.models.noise import MIN_LEARNED_NOISE, observe_noise, set_noise, usual_noise_of
 from mtbo_torch.strategies.base import Observations
@@ -124,9 +125,10 @@ class KnownKernel:
     def append(self, known: Knowledge, told: Observations, count: int) -> Knowledge:
         """Return what is known after the last `count` of all observations, kernel and units as they are."""
         newest = slice(told.size - count, None)
-        new, noise = told.pick(newest), self.find_own_noise(known, told.sd)
+        X, Y = (part[..., newest, :].contiguous() for part in (told.X, told.Y))
+        noise = self.find_own_noise(known, told.sd)
         own = None if noise is None else noise[..., newest, :]
-        return replace(known, surrogate=self.strategy._grow(known.surrogate, new.X, new.Y, own))
+        return replace(known, surrogate=self.strategy._grow(known.surrogate, X, Y, own))
 
     def weigh(self, known: Knowledge, told: Observations) -> list[tuple[Surrogate, Tensor]]:
         """Return what each kernel that may be right makes of all observations, and its weights, ``(b)``."""
@@ -203,7 +205,7 @@ class LearnedKernel(KnownKernel):
         strategy: The strategy.
         kernels: The kernels that learning starts from, by name.
         eta: The regularizer; None to learn it as well.
-        refit_every: After how many observations the kernels are learned again.
+        refit_every: After how many observations the kernels are learned again, at first.
     """
 
     def __init__(
@@ -251,7 +253,8 @@ class LearnedKernel(KnownKernel):
         units, count = self._find_units(told.Y), told.size
         # From where the last refit ended; once the data have doubled, from the start again.
         is_fresh = count >= 2 * known.fresh_at
-        scaled = (units.scale_points(told.X), units.scale_values(told.Y), _scale_noise(units, told.sd))
+        some = self.strategy._pick_to_learn(told)
+        scaled = (units.scale_points(some.X), units.scale_values(some.Y), _scale_noise(units, some.sd))
         fitted = {name: self._fit(name, known.candidates[name], *scaled, is_fresh) for name in self.kernels}
         unknown = torch.full(self.strategy.batch_shape, math.nan, dtype=torch.double)
         candidates = {name: fitted[name] or replace(known.candidates[name], scores=unknown) for name in fitted}
@@ -270,7 +273,7 @@ class LearnedKernel(KnownKernel):
         learned = {name for name, parameter in self.kernels[name].named_parameters() if parameter.requires_grad}
         for path, parameter in kernel.named_parameters():
             parameter.requires_grad_(path in learned)
-        model = self.strategy._make_model(X, Y, kernel, self.eta)
+        model = ExactMultiTaskGP(X, Y, kernel, self.eta, allow_missing=self.strategy._can_miss_values)
         if not is_fresh and self.eta is None:
             set_noise(model.likelihood, last.noise)
         if not noise.isnan().all():
@@ -286,7 +289,7 @@ class LearnedKernel(KnownKernel):
         return replace(self.append(started, told, told.size), renewed_at=told.size, facts=count_facts(told.Y))
 
     def _find_units(self, Y: Tensor) -> Units:
-        return standardize(self.strategy.space.points, Y)
+        return standardize(self.strategy.space.hull, Y)
 
 
 def choose(scores: Mapping[str, float], current: str) -> str:

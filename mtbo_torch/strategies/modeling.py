@@ -229,6 +229,10 @@ class ModelStrategy(Strategy, Generic[ModelT]):
         assert self.refit_every is not None
         return now // self.refit_every > (now - count) // self.refit_every
 
+    def _pick_to_learn(self, told: Observations) -> Observations:
+        """Return the observations that kernels are learned from."""
+        return told
+
     @property
     def _surrogate(self) -> Surrogate:
         return self._known.own

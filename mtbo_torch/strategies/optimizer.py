@@ -11,6 +11,7 @@ import torch
 from botorch.utils.multi_objective.pareto import is_non_dominated
 from torch import Tensor
 
+from mtbo_torch.arrays import ArrayLike
 from mtbo_torch.checks import require_count
 from mtbo_torch.improvement import Incumbent, Samples, log_improvement
 from mtbo_torch.inputs import Inputs
@@ -88,7 +89,7 @@ class Optimizer(ExactModelStrategy):
         num_tasks: int,
         *,
         bounds: Tensor | Inputs | None = None,
-        choices: Tensor | None = None,
+        choices: ArrayLike | None = None,
         signs: Sequence[int] | Tensor | Mapping[str, str] | None = None,
         constraints: tuple[Tensor, Tensor] | None = None,
         ref_point: Tensor | None = None,

@@ -8,6 +8,7 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import Tensor
 
+from mtbo_torch.arrays import ArrayLike
 from mtbo_torch.checks import require_count
 from mtbo_torch.inputs import Inputs
 from mtbo_torch.optimization import draw_sobol
@@ -21,7 +22,7 @@ class SearchOptions(TypedDict, total=False):
     """The arguments that all strategies without a kernel take; see :class:`RandomSearch`."""
 
     bounds: Tensor | Inputs | None
-    choices: Tensor | None
+    choices: ArrayLike | None
     scalarization: type[Scalarization]
     weights: WeightDistribution | None
     signs: Sequence[int] | Tensor | Mapping[str, str] | None
@@ -39,7 +40,7 @@ class SearchStrategy(Strategy):
         num_tasks: int,
         *,
         bounds: Tensor | Inputs | None = None,
-        choices: Tensor | None = None,
+        choices: ArrayLike | None = None,
         scalarization: type[Scalarization] = ChebyshevScalarization,
         weights: WeightDistribution | None = None,
         signs: Sequence[int] | Tensor | Mapping[str, str] | None = None,

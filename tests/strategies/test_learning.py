@@ -24,7 +24,8 @@ from mtbo_torch import MTBKB, MTKB, ExactMultiTaskGP, ICMKernel, LinearScalariza
 from mtbo_torch.confidence import mobo_radius
 from mtbo_torch.kernels import candidate_kernels, default_kernel
 from mtbo_torch.models import learning
-from mtbo_torch.strategies import ITBKB, ITKB, MOBO
+from mtbo_torch.strategies import ITBKB, ITKB, MOBO, budgeted, learners
+from mtbo_torch.strategies.base import Observations
 from mtbo_torch.strategies.kernelized import KernelStrategy
 
 BOUNDS = torch.tensor([[0.0, -1.0], [1.0, 3.0]], dtype=torch.double)
@@ -360,3 +361,120 @@ def test_a_fit_that_fails_at_first_starts_again_elsewhere(monkeypatch: pytest.Mo
     learning.learn_kernel(model)
     assert len(set(starts)) > 1
     assert ((model.noise >= 1e-4) & (model.noise < 1)).all()
+
+
+# Thousands of observations
+
+
+def wave_at(count: int) -> tuple[Tensor, Tensor]:
+    """Draw points and noisy values."""
+    generator = torch.Generator().manual_seed(0)
+    x = BOUNDS[0] + (BOUNDS[1] - BOUNDS[0]) * torch.rand(count, 2, generator=generator, dtype=torch.double)
+    return x, objective(x) + 0.1 * torch.randn(count, 2, generator=generator, dtype=torch.double)
+
+
+def read_parameters(chosen: KernelStrategy) -> Tensor:
+    """Return lengthscales, task matrix and noise deviations of what was learned."""
+    model = chosen.model
+    kernel = model.covar_module
+    parts = kernel.base_kernel.lengthscale, kernel.task_covar, model.noise.sqrt()
+    return torch.cat([part.detach().flatten() for part in parts])
+
+
+@pytest.mark.parametrize("kind", [MTKB, MTBKB, ITBKB])
+def test_a_dictionary_has_its_kernel_learned_less_and_less_often(
+    kind: type[KernelStrategy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned = []
+
+    def note(model: ExactMultiTaskGP) -> None:
+        learned.append(model.train_targets.shape[-2])
+
+    monkeypatch.setattr(learners, "learn_kernel", note)
+    chosen, (x, y) = strategy(kind, {"choices": CHOICES}, refit_every=1), wave_at(34)
+    for i in range(34):
+        chosen.tell(x[i], y[i])
+    seldom = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32]
+    assert learned == (list(range(1, 35)) if kind is MTKB else seldom)
+
+
+def test_portions_of_any_size_are_learned_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    learned, (x, y) = [], wave_at(70)
+    monkeypatch.setattr(learners, "learn_kernel", lambda model: learned.append(model.train_targets.shape[-2]))
+    chosen = strategy(MTBKB, {"choices": CHOICES}, refit_every=2)
+    for start, end in itertools.pairwise([0, 33, 39, 41, 63, 70]):
+        chosen.tell(x[start:end], y[start:end])
+    assert learned == [33, 41, 63, 70]  # all but the one that holds no multiple of 8
+
+
+def test_a_part_of_the_observations_says_what_all_of_them_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    (x, y), found = wave_at(200), {}
+    for most in (100, 200):
+        monkeypatch.setattr(budgeted, "MOST_LEARNED_FROM", most)
+        chosen = strategy(MTBKB, {"choices": CHOICES})
+        chosen.tell(x, y)
+        found[most] = read_parameters(chosen)
+    close(found[100] / found[200], torch.ones(8), 0.4)  # prior variances are the least certain
+    close((found[100] / found[200])[[0, 1, 6, 7]], torch.ones(4), 0.2)
+    assert not torch.equal(found[100], found[200])
+
+
+def test_points_that_came_up_once_are_learned_from_first() -> None:
+    chosen, (x, _) = MTBKB(free_kernel((2,)), choices=CHOICES, seed=[0, 1], refit_every=4), wave_at(450)
+    often = torch.cat([x[:3].repeat(200, 1), x])
+    X = torch.stack([often, often.flip(0) + 1])
+    told = Observations(X, objective(X), torch.full((2, 1050, 2), math.nan, dtype=torch.double))
+    picked = chosen._pick_to_learn(told)
+    assert picked.size == 500
+    for own, points in zip(X, picked.X, strict=True):
+        assert len(points.unique(dim=0)) == len(own.unique(dim=0)) == 450
+    close(picked.Y, objective(picked.X), 0)
+
+
+def test_learning_from_a_part_continues_bit_for_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budgeted, "MOST_LEARNED_FROM", 40)
+    x, y = wave_at(180)
+    chosen = strategy(MTBKB, {"choices": CHOICES}, schedule="delayed")
+    chosen.tell(x[:130], y[:130])
+    run(chosen, 3)
+    file = io.BytesIO()
+    torch.save(chosen.state_dict(), file)
+    file.seek(0)
+    resumed = strategy(MTBKB, {"choices": CHOICES}, schedule="delayed", seed=99)
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    before = read_parameters(chosen)
+    for one in (chosen, resumed):
+        run(one, 1)
+        one.tell(x[130:], y[130:])
+        run(one, 2)
+    assert not torch.equal(read_parameters(chosen), before)
+    assert torch.equal(read_parameters(resumed), read_parameters(chosen))
+    assert torch.equal(resumed.train_X, chosen.train_X)
+    assert torch.equal(resumed.dictionary, chosen.dictionary)
+
+
+def test_a_batch_learns_from_parts_as_its_trials_would_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budgeted, "MOST_LEARNED_FROM", 40)
+    x, y = wave_at(200)
+    X, Y = x.unflatten(0, (2, 100)), y.unflatten(0, (2, 100))
+    together = MTBKB(free_kernel((2,)), choices=CHOICES, seed=[3, 4], refit_every=4)
+    together.tell(X, Y)
+    kernel = together.model.covar_module
+    for i, seed in enumerate((3, 4)):
+        alone = strategy(MTBKB, {"choices": CHOICES}, seed=seed)
+        alone.tell(X[i], Y[i])
+        close(kernel.base_kernel.lengthscale[i], alone.model.covar_module.base_kernel.lengthscale, 0.02)
+        close(kernel.task_covar[i], alone.model.covar_module.task_covar, 0.02)
+
+
+@pytest.mark.parametrize("dtype", [torch.float, torch.double])
+def test_a_long_tell_follows_the_choices_as_the_model_does(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budgeted, "MOST_LEARNED_FROM", 100)
+    x, y = (part.to(dtype) for part in wave_at(700))
+    chosen = strategy(MTBKB, {"choices": CHOICES.to(dtype)})
+    chosen.tell(x, y)
+    close(chosen._surrogate.tracking.mean, chosen._surrogate.inside(CHOICES.to(dtype)).mean, 1e-3)
+    assert chosen.dictionary_size < 150
+    truth = objective(CHOICES)
+    assert (chosen.model.mean(CHOICES.to(dtype)) - truth).square().mean().sqrt() < 0.05
+    run(chosen, 2, lambda x: objective(x).to(dtype))

@@ -86,7 +86,7 @@ def test_asking_for_several_spreads_them(where: dict[str, Tensor], schedule: str
 @pytest.mark.parametrize("build", PATHS, ids=lambda build: build.__name__)
 def test_the_followed_choices_agree_with_the_model(schedule: str, build: Builder) -> None:
     mtbkb = run(strategy({"choices": CHOICES}, build=build, schedule=schedule), 5, q=2)
-    mean, norm = (mtbkb._surrogate.tracked.mean, mtbkb._surrogate.tracked.norm)
+    mean, norm = (mtbkb._surrogate.tracking.mean, mtbkb._surrogate.tracking.norm)
     close(mean, mtbkb.model.mean(CHOICES), 1e-10)
     close(norm, mtbkb.model.covariance_norm(CHOICES), 1e-10)
 
@@ -118,10 +118,10 @@ def test_the_delayed_schedule_draws_less_often_and_never_keeps_an_empty_dictiona
 def test_the_delayed_schedule_draws_once_the_variances_since_then_sum_up_to_the_noise() -> None:
     mtbkb, drift, draws = run(strategy({"choices": CHOICES}, schedule="delayed"), 1), 0.0, 0
     for _ in range(40):
-        x, dictionary = mtbkb.ask(), mtbkb.dictionary
+        x = mtbkb.ask()
         drift += mtbkb.covariance_norm(x).item() / 0.1
         mtbkb.tell(x, objective(x))
-        assert (mtbkb.dictionary is not dictionary) == (drift > 1)
+        assert (mtbkb._nystrom.drift == 0) == (drift > 1)
         draws, drift = (draws + 1, 0.0) if drift > 1 else (draws, drift)
     assert 0 < draws < 40
 
@@ -142,7 +142,7 @@ def test_states_do_not_share_memory_and_broken_ones_are_refused() -> None:
     mtbkb = run(strategy({"choices": CHOICES}, oversampling=None), 4)
     before, state = mtbkb.radius, mtbkb.state_dict()
     state["memory"]["regression"]["information"].fill_(99)
-    state["memory"]["tracked"]["blocks"] = state["memory"]["tracked"]["blocks"][..., :3, :, :]
+    state["memory"]["regression"]["inverse"] = state["memory"]["regression"]["inverse"][..., :3, :]
     assert torch.equal(mtbkb.radius, before)
     with pytest.raises(ValueError, match=r"state_dict should come from MTBKB.* changed after it was saved"):
         mtbkb.load_state_dict(state)
@@ -203,7 +203,7 @@ def test_trials_side_by_side_equal_trials_one_by_one(kind: type, schedule: str) 
         if kind is MTBKB:
             size = alone.dictionary_size
             assert together.dictionary_size[i] == size
-            assert together.dictionary[i, :size].tolist() == alone.dictionary.tolist()
+            assert sorted(together.dictionary[i, :size].tolist()) == sorted(alone.dictionary.tolist())
 
 
 @pytest.mark.parametrize("kind", [MTKB, MTBKB])

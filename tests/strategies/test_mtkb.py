@@ -103,10 +103,10 @@ def test_asking_for_several_spreads_them(where: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize("build", PATHS, ids=lambda build: build.__name__)
 def test_the_followed_choices_agree_with_the_model(build: Builder) -> None:
     mtkb = run(strategy({"choices": CHOICES}, build=build), 5, q=2)
-    mean, norm = (mtkb._surrogate.tracked.mean, mtkb._surrogate.tracked.norm)
+    mean, norm = (mtkb._surrogate.tracking.mean, mtkb._surrogate.tracking.norm)
     close(mean, mtkb.model.mean(CHOICES), 1e-10)
     close(norm, mtkb.model.covariance_norm(CHOICES), 1e-10)
-    _, variance = (mtkb._surrogate.tracked.mean, mtkb._surrogate.tracked.variance())
+    _, variance = (mtkb._surrogate.tracking.mean, mtkb._surrogate.tracking.variance())
     close(variance, mtkb.model.covariance(CHOICES).diagonal(dim1=-2, dim2=-1), 1e-10)
     close(mtkb.model.train_targets, mtkb.train_Y, 0)
 
@@ -266,7 +266,7 @@ def test_the_regret_falls_and_the_bound_holds() -> None:
         for _ in range(60):
             x = mtkb.ask()
             weights.append(mtkb.asked_weights)
-            mean, norm = (mtkb._surrogate.tracked.mean, mtkb._surrogate.tracked.norm)
+            mean, norm = (mtkb._surrogate.tracking.mean, mtkb._surrogate.tracking.norm)
             error = (f(domain) - mean).norm(dim=-1)
             covered &= bool((error <= mtkb.radius * norm.sqrt() + 1e-9).all())
             mtkb.tell(x, f(x) + 0.1 * torch.randn(1, 2, generator=generator, dtype=torch.double))
