@@ -27,14 +27,6 @@ class _Buffer:
     tensor: Tensor
     used: int
 
-    @cached_property
-    def writable(self) -> Tensor:
-        """The same rows; writing here leaves the version counter alone: graphs that saved a prefix stay valid."""
-        return self.tensor.data
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"tensor": self.tensor, "used": self.used}  # a copy of the other name would not share its memory
-
 
 @dataclass(frozen=True)
 class GrowingRows:
@@ -44,7 +36,7 @@ class GrowingRows:
     length: int
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_buffer": self._buffer, "length": self.length}
+        return {"_buffer": self._buffer, "length": self.length}  # a copy of the view would not share its memory
 
     @classmethod
     def allocate(cls, like: Tensor, batch_shape: torch.Size, capacity: int, width: int) -> GrowingRows:
@@ -85,7 +77,8 @@ class GrowingRows:
             buffer = _Buffer(tensor, self.length)
         else:
             buffer = self._buffer
-        buffer.writable[..., self.length : length, :] = padded
+        # Writing through .data leaves the version counter alone: graphs that saved the older prefix stay valid.
+        buffer.tensor.data[..., self.length : length, :] = padded
         buffer.used = length
         return GrowingRows(buffer, length)
 
