@@ -178,6 +178,11 @@ def test_a_bad_row_is_named(tmp_path: Path) -> None:
 # On a cluster
 
 
+def test_without_a_cluster_it_says_so() -> None:
+    with pytest.raises(ValueError, match=r"where there is no Dask cluster.* distributed.Client\(\)"):
+        build(MTBKB, choices=cut(DISTINCT.numpy()))
+
+
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
     from distributed import Client, LocalCluster
@@ -260,8 +265,3 @@ def test_a_cluster_refuses_what_it_cannot_search(client: Any) -> None:
     assert torch.equal(strategy.train_X, DISTINCT[:1])
     with pytest.warns(UserWarning, match="A point told"):
         strategy.tell(DISTINCT[:1] + 0.01, observe(stray))
-
-
-def test_without_a_cluster_it_says_so() -> None:
-    with pytest.raises(ValueError, match=r"where there is no Dask cluster.* distributed.Client\(\)"):
-        build(MTBKB, choices=cut(DISTINCT.numpy()))
