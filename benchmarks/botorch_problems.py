@@ -86,6 +86,7 @@ MOST_EXACT = 4  # objectives; with more, the hypervolume is estimated
 BAYES_WEIGHTS, DENSE_SAMPLE, HYPERVOLUME_SAMPLE = 200, 2**14, 2**16
 PEERS = ("qLogNEHVI", "qLogNEHVI, modest")
 FIRST_TUNING_SEED = 100
+STORED = ROOT / "benchmarks" / "results" / "botorch_problems.jsonl"
 SOURCES = (
     "benchmarks/botorch_problems.py",
     "mtbo_torch/strategies",
@@ -367,7 +368,7 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0, help="seeds from 100 on are for tuning, and not recorded")
     parser.add_argument("--workers", type=int, default=2, help="number of processes")
     parser.add_argument("--record", action="store_true", help="run nothing, record what is stored")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "botorch_problems.jsonl")
+    parser.add_argument("--out", type=Path, default=STORED, help="the file of finished runs; others are not recorded")
     options = parser.parse_args()
     problems = list(PROBLEMS) if "all" in options.problems else options.problems
     seeds = range(options.first_seed, options.first_seed + options.seeds)
@@ -381,7 +382,7 @@ def main() -> None:
     rows, curves = judge_runs([one for one in stored if (one["seed"] >= FIRST_TUNING_SEED) == is_tuning])
     lines, curves = format_rows(rows), drop_incomplete(curves)
     print("\n".join(lines))
-    if is_tuning:
+    if is_tuning or options.out != STORED:
         return
     suffix = "_noisy" if options.noise else ""
     command = "make bench-botorch" + (f' OPTIONS="--noise {options.noise} --rounds {options.rounds}"' if suffix else "")
