@@ -363,7 +363,7 @@ def test_draws_have_the_promised_frequencies() -> None:
     assert ((probs > 0.05) & (probs < 0.95)).any()
     generator, draws = torch.Generator().manual_seed(0), 2000
     for _ in range(draws):
-        counts += nystrom._draw(torch.empty(0), 30, generator, None) < probs
+        counts += nystrom._draw(torch.empty(0), 30, generator) < probs
     deviation = (probs * (1 - probs) / draws).sqrt()
     assert ((counts / draws - probs).abs() <= 4.5 * deviation + 1e-12).all()
 
