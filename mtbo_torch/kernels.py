@@ -850,11 +850,11 @@ class MatrixAdapter(MatrixKernel):
             return self.kernel(X1, X2).to_dense()
 
     def blocks(self, X: Tensor) -> Tensor:
+        batch_shape = torch.broadcast_shapes(X.shape[:-2], self.kernel.batch_shape)
         if not X.shape[-2]:
-            batch_shape = torch.broadcast_shapes(X.shape[:-2], self.kernel.batch_shape)
             return X.new_zeros(*batch_shape, 0, self.num_tasks, self.num_tasks)
         # One point per batch entry, with the points in front so that the kernel's own batch shape stays in place.
-        points = X.movedim(-2, 0).unsqueeze(-2)
+        points = X.expand(*batch_shape, *X.shape[-2:]).movedim(-2, 0).unsqueeze(-2)
         with gpytorch.settings.lazily_evaluate_kernels(False):
             return self.kernel(points).to_dense().movedim(0, -3)
 
