@@ -444,6 +444,10 @@ def test_too_close_points_of_one_data_set_do_not_keep_others_from_being_widened(
     near = grown.train_X[:, :1].clone()
     near[2] = grown.train_X[2, 4] + 1e-9  # in the dictionary, but for rounding
     grown = grown.append(near + torch.tensor([0.7, 0.7, 0.0, 0.7, 0.7]).reshape(5, 1, 1), grown.train_Y[:, :1])
+    newest = torch.zeros(5, 31, dtype=torch.bool).index_fill(1, torch.tensor([30]), True)
+    widened, fine = grown.widen(newest)
+    assert fine.tolist() == [True, True, False, True, True]
+    close(widened.at(Z).norm[2], grown.at(Z).norm[2], 1e-12)
     extended = grown.extend_dictionary(1)
     assert kinds_of_steps(extended) == ["widen", "fit"]
     assert extended.steps[-1][1].keys() == {2}
