@@ -13,6 +13,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
+from dataclasses import dataclass, replace
 from functools import reduce
 from numbers import Real
 from operator import add
@@ -38,7 +39,7 @@ from mtbo_torch.checks import (
     require_tensor,
 )
 from mtbo_torch.linalg import is_free_to_look
-from mtbo_torch.regression import IndependentTasks, MatrixKernel, SeparableSum
+from mtbo_torch.regression import IndependentTasks, MatrixKernel, ScalarKernel, SeparableSum
 
 __all__ = ["ICMKernel", "IndependentKernel", "MultiTaskKernel", "SumOfSeparableKernel", "TaskSimilarityKernel"]
 __all__ += ["TaskwiseKernel", "candidate_kernels", "default_kernel", "estimate_task_covar"]
@@ -721,8 +722,55 @@ class ScalarAdapter:
             return self.kernel(self._select(X), diag=True)
         return variance.to(X).unsqueeze(-1) + torch.zeros_like(X[..., 0])
 
+    def pick(self, trials: Tensor, own_dims: int) -> ScalarKernel:
+        """Return the kernel of some data sets, ``k`` places, where it has `own_dims` more dimensions for each."""
+        shape = self.kernel.batch_shape
+        if len(shape) <= own_dims or shape[-1 - own_dims] == 1:
+            return self
+        return PickedKernel(self, trials, shape[-1 - own_dims], -3 - own_dims)
+
     def _select(self, X: Tensor) -> Tensor:
         return X if self.active_dims is None else X.index_select(-1, self.active_dims)
+
+
+@dataclass(frozen=True)
+class PickedKernel:
+    """A scalar kernel with parameters for each data set, for some of them: it is evaluated for all.
+
+    Attributes:
+        kernel: The kernel.
+        trials: ``k``, the places of the data sets.
+        count: The number of all data sets.
+        dim: Their dimension, in points and in values.
+    """
+
+    kernel: ScalarKernel
+    trials: Tensor
+    count: int
+    dim: int
+
+    def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
+        return self.kernel(self._spread(X1), self._spread(X2)).index_select(self.dim, self.trials)
+
+    def diag(self, X: Tensor) -> Tensor:
+        """Return ``k(x, x)``, ``k x N``, at ``k x N x d`` points."""
+        return self.kernel.diag(self._spread(X)).index_select(self.dim + 1, self.trials)
+
+    def pick(self, trials: Tensor, own_dims: int) -> ScalarKernel:
+        """Return the kernel of some of these data sets."""
+        return replace(self, trials=self.trials[trials])
+
+    def _spread(self, X: Tensor) -> Tensor:
+        return spread_trials(X, self.trials, self.count, self.dim)
+
+
+def spread_trials(X: Tensor, trials: Tensor, count: int, dim: int) -> Tensor:
+    """Return points of some data sets at their places among all, with zeros for the others."""
+    if X.dim() < -dim:  # the same for all
+        return X
+    shape = list(X.shape)
+    shape[dim] = count
+    return X.new_zeros(shape).index_copy(dim, trials, X)
 
 
 def _constant_variance(kernel: Kernel) -> Tensor | None:
@@ -790,6 +838,9 @@ class MatrixAdapter(MatrixKernel):
         self.kernel = kernel
         self.num_tasks = num_tasks
 
+    def pick(self, trials: Tensor) -> MatrixKernel:
+        return self if self.kernel.batch_shape.numel() == 1 else PickedMatrixKernel(self, trials)
+
     def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
         rows, columns = (self.num_tasks * X.shape[-2] for X in (X1, X2))
         if not rows or not columns:  # not every kernel of GPyTorch knows what to do
@@ -799,10 +850,30 @@ class MatrixAdapter(MatrixKernel):
             return self.kernel(X1, X2).to_dense()
 
     def blocks(self, X: Tensor) -> Tensor:
+        batch_shape = torch.broadcast_shapes(X.shape[:-2], self.kernel.batch_shape)
         if not X.shape[-2]:
-            batch_shape = torch.broadcast_shapes(X.shape[:-2], self.kernel.batch_shape)
             return X.new_zeros(*batch_shape, 0, self.num_tasks, self.num_tasks)
         # One point per batch entry, with the points in front so that the kernel's own batch shape stays in place.
-        points = X.movedim(-2, 0).unsqueeze(-2)
+        points = X.expand(*batch_shape, *X.shape[-2:]).movedim(-2, 0).unsqueeze(-2)
         with gpytorch.settings.lazily_evaluate_kernels(False):
             return self.kernel(points).to_dense().movedim(0, -3)
+
+
+@dataclass(frozen=True)
+class PickedMatrixKernel(MatrixKernel):
+    """A kernel with parameters for each data set, for ``k`` of them: it is evaluated for all."""
+
+    whole: MatrixAdapter
+    trials: Tensor
+
+    def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
+        return self.whole(self._spread(X1), self._spread(X2)).index_select(-3, self.trials)
+
+    def blocks(self, X: Tensor) -> Tensor:
+        return self.whole.blocks(self._spread(X)).index_select(-4, self.trials)
+
+    def pick(self, trials: Tensor) -> MatrixKernel:
+        return replace(self, trials=self.trials[trials])
+
+    def _spread(self, X: Tensor) -> Tensor:
+        return spread_trials(X, self.trials, self.whole.kernel.batch_shape[-1], -3)

@@ -119,10 +119,11 @@ def test_an_unpickled_strategy_goes_on() -> None:
     assert torch.equal(play(first), play(second))
 
 
-def test_steps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seed", [1, [1, 2, 3]], ids=["one trial", "trials"])
+def test_steps_are_bounded(monkeypatch: pytest.MonkeyPatch, seed: int | list[int]) -> None:
     monkeypatch.setattr(nystrom, "MOST_STEPS", 6)
     monkeypatch.setattr(budgeted, "MOST_STEPS", 6)
-    strategy = build(MTBKB, schedule="delayed", noise_scale=1.0)
+    strategy = build(MTBKB, schedule="delayed", noise_scale=1.0, seed=seed)
     most = 0
     for _ in range(60):
         x = strategy.ask()

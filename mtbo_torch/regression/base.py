@@ -27,6 +27,10 @@ class ScalarKernel(Protocol):
         """Return the values ``k(x, x)``, ``(b) x N``."""
         ...
 
+    def pick(self, trials: Tensor, own_dims: int) -> ScalarKernel:
+        """Return the kernel of some data sets, ``k`` places, where it has `own_dims` more dimensions for each."""
+        ...
+
 
 def shared_product(left: Tensor, right: Tensor) -> Tensor:
     """Return ``left @ right`` for ``(b) x r x q x m`` and ``(b) x G x m x N``; with G = 1 read `right` only once."""
@@ -44,11 +48,18 @@ class Growth:
         rows: The new rows of its factor, in each group.
         residuals: The whitened residuals of the new values.
         border: The change that more points in its dictionary made afterwards, if there are any.
+        parts: Some data sets of a batch, ``k`` places, and the regression of these alone, which has replaced theirs.
     """
 
     rows: Tensor
     residuals: Tensor
     border: Border | None = None
+    parts: tuple[tuple[Tensor, Regression], ...] = ()
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether dictionaries have changed since the append."""
+        return self.border is not None or bool(self.parts)
 
 
 @dataclass(frozen=True)
@@ -61,6 +72,7 @@ class Border:
         root: ``(b) x G x jp x jp``, that of the inverse of what the span missed of them.
         rows: ``(b) x r x jp x (m + j)p``, E: the inverse H gains :math:`E^T E`.
         residuals: ``(b) x r x jp x k``, E times the responses.
+        order: ``(b) x m'p``, the features that were kept, in their new order; None for all as they are.
     """
 
     atoms: Tensor
@@ -68,12 +80,35 @@ class Border:
     root: Tensor
     rows: Tensor
     residuals: Tensor
+    order: Tensor | None = None
 
 
 def expand_fields(regression: Regression, batch_shape: torch.Size, **own_dims: int) -> dict[str, Any]:
     """Return some tensors of a regression under a larger batch shape; each has so many dimensions of its own."""
     tensors = {name: getattr(regression, name) for name in own_dims}
     return {name: x.expand(*batch_shape, *x.shape[x.dim() - own_dims[name] :]) for name, x in tensors.items()}
+
+
+def pick_trials(tensor: Tensor, trials: Tensor, own_dims: int) -> Tensor:
+    """Return some data sets, ``k`` places, of a tensor with so many dimensions of its own; all if it has none."""
+    dim = -1 - own_dims
+    return tensor if tensor.dim() <= own_dims or tensor.shape[dim] == 1 else tensor.index_select(dim, trials)
+
+
+def pick_fields(owner: object, trials: Tensor, **own_dims: int) -> dict[str, Any]:
+    """Do so for some tensors of an object, by name."""
+    return {name: pick_trials(getattr(owner, name), trials, dims) for name, dims in own_dims.items()}
+
+
+def put_trials(tensor: Tensor, trials: Tensor, part: Tensor, own_dims: int) -> Tensor:
+    """Return a tensor with some data sets, ``k`` places, exchanged; it has so many dimensions of its own for each."""
+    return tensor.index_copy(-1 - own_dims, trials, part)
+
+
+def put_fields(owner: object, trials: Tensor, part: object, **own_dims: int) -> dict[str, Any]:
+    """Do so for some tensors of an object, by name, with those of another."""
+    pairs = {name: (getattr(owner, name), getattr(part, name)) for name in own_dims}
+    return {name: put_trials(whole, trials, new, own_dims[name]) for name, (whole, new) in pairs.items()}
 
 
 class Audit(NamedTuple):

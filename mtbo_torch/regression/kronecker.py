@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mtbo_torch.linalg import cholesky_logdet, eye_like, operator_norm, safe_cholesky, solve_lower
-from mtbo_torch.regression.base import Growth, Regression, Tracked, expand_fields, shared_product
+from mtbo_torch.regression.base import Growth, Regression, Tracked, expand_fields, pick_trials, shared_product
 from mtbo_torch.regression.dense import DenseRegression, predict_left_out
 from mtbo_torch.regression.factor import GrowingRows, InverseCholesky
 from mtbo_torch.regression.missing import Missing, few_are_missing
@@ -64,6 +64,11 @@ class GroupedKernel:
         """Return ``(b) x 1 x N`` or ``(b) x r x N``."""
         return self._combine([k.diag(X).unsqueeze(-2) for k in self.whole.kernels], (1,))
 
+    def pick(self, trials: Tensor) -> GroupedKernel:
+        """Return that of some data sets, ``k`` places."""
+        loadings = None if self.loadings is None else pick_trials(self.loadings, trials, 2)
+        return GroupedKernel(self.whole.pick(trials), loadings, pick_trials(self.eigvals, trials, 1))
+
     def _combine(self, terms: list[Tensor], of_points: tuple[int, ...]) -> Tensor:
         if self.loadings is None:
             return terms[0]
@@ -91,6 +96,10 @@ class TaskKernels:
     def diag(self, X: Tensor) -> Tensor:
         """Return ``(b) x n x N``."""
         return self.whole.kernel.diag(X.unsqueeze(-3))
+
+    def pick(self, trials: Tensor) -> TaskKernels:
+        """Return those of some data sets, ``k`` places."""
+        return TaskKernels(self.whole.pick(trials), pick_trials(self.eigvals, trials, 1))
 
 
 Groups = GroupedKernel | TaskKernels

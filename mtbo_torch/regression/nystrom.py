@@ -10,13 +10,25 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from mtbo_torch.linalg import cholesky_logdet, cholesky_plus_one, eye_like, safe_cholesky, solve_lower, trace
-from mtbo_torch.regression.base import Audit, Border, Growth, Regression, Tracked, expand_fields, shared_product
+from mtbo_torch.regression.base import (
+    Audit,
+    Border,
+    Growth,
+    Regression,
+    Tracked,
+    expand_fields,
+    pick_fields,
+    put_fields,
+    put_trials,
+    shared_product,
+)
 from mtbo_torch.regression.factor import GrowingRows
 from mtbo_torch.regression.sites import Distinct, Sites, rows_at
 from mtbo_torch.regression.structure import MatrixKernel
-from mtbo_torch.regression.subspace import Subspace, add_outer, plus_product
+from mtbo_torch.regression.subspace import Subspace, add_outer, plus_product, take_rows
 from mtbo_torch.regression.whitened import GroupedRows, RowKernel
 
 # Data that are there at once begin with a dictionary of this many points.
@@ -27,16 +39,19 @@ LARGEST_SURPLUS = 1.5
 MOST_STEPS = 500
 
 Generators = torch.Generator | Sequence[torch.Generator]
-STORED = (
-    "dictionary",
-    "dictionary_size",
-    "inverse",
-    "previous_inverse",
-    "coefficients",
-    "logdets",
-    "information",
-    "drift",
-)
+# An append of so many observations; or the indices that dictionaries were widened by or fitted with, by data set.
+Step = int | tuple[str, dict[int, list[int]]]
+# The tensors that are stored, and how many dimensions each has of its own for every data set.
+OWN_DIMS = {
+    "dictionary": 1,
+    "dictionary_size": 0,
+    "inverse": 3,
+    "previous_inverse": 3,
+    "coefficients": 3,
+    "logdets": 1,
+    "information": 0,
+    "drift": 0,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +89,7 @@ class NystromRegression(Regression):
             possible; NaN for those that have none yet.
         deviations: ``(b) x t x n``, of the noise, where observations have their own; rows are then whitened by them.
         origin: The regression as it was fitted, if it has changed since; the steps lead from there to here.
-        steps: The number of observations of each append, and the indices of those that were added to the dictionary.
+        steps: The appends, and what was done to dictionaries in between.
     """
 
     subspace: Subspace
@@ -93,7 +108,7 @@ class NystromRegression(Regression):
     deviations: Tensor | None = None
     growth: Growth | None = field(default=None, repr=False)
     origin: NystromRegression | None = field(default=None, repr=False)
-    steps: tuple[int | list[int], ...] = ()
+    steps: tuple[Step, ...] = ()
 
     @classmethod
     def fit(
@@ -225,103 +240,219 @@ class NystromRegression(Regression):
 
         Args:
             generator: The source of randomness, or one for each data set.
-            where: ``(b)``, the data sets to draw for; the others keep their dictionary and take no random number.
+            where: ``b``, the data sets to draw for; the others stay as they are, cost nothing and take no random
+                number.
             keep: Whether to change as little as possible. Each observation then has the same luck in all draws, and
                 the dictionary keeps what it has besides what is drawn, as long as that is most of it and rounding
                 allows: mostly it has only to be widened, which is far cheaper than a fit.
         """
         if self.num_observations == 0:
             raise ValueError("A dictionary can only be drawn from observations, got none. Condition on some first.")
-        distinct = self._distinct()
-        luck = _draw(self.luck if keep else self.luck[..., :0], self.num_observations, generator, where)
-        drawn, before = luck.to(self.train_X.device) < self._probs(distinct), self._is_in_dictionary()
-        drawn[..., -1] = True
-        keep, regression = keep and len(self.steps) < MOST_STEPS, replace(self, luck=luck) if keep else self
-        keep = keep and self.dictionary.shape[-1] > 0
-        if keep:
-            many = _keep_unless_many(drawn, before, distinct.sites)
-            drawn = torch.where(self.subspace.could_widen().unsqueeze(-1), many, drawn)
         if where is not None:
-            drawn = torch.where(where.unsqueeze(-1), drawn, before)
-        widened = regression._widen_if_possible(drawn, before, distinct) if keep else None
-        resampled = regression._with_dictionary(drawn, distinct) if widened is None else widened
-        return resampled if where is None else replace(resampled, drift=self.drift.where(~where, resampled.drift))
+            trials = _list_places(where)
+            sources = generator if isinstance(generator, torch.Generator) else [generator[i] for i in trials.tolist()]
+            return self.put(trials, self.pick(trials).resample(sources, keep=keep))
+        distinct = self._distinct()
+        luck = _draw(self.luck if keep else self.luck[..., :0], self.num_observations, generator)
+        drawn = luck.to(self.train_X.device) < self._probs(distinct)
+        drawn[..., -1] = True
+        regression, before = replace(self, luck=luck) if keep else self, self._is_in_dictionary()
+        if not keep or not self.dictionary.shape[-1]:
+            return regression._with_dictionary(drawn, distinct)
+        many = _keep_unless_many(drawn, before, distinct.sites)
+        wanted = torch.where(self.subspace.could_widen().unsqueeze(-1), many, drawn)
+        return regression._change_dictionary(wanted, before, distinct)
 
     def extend_dictionary(self, count: int) -> NystromRegression:
         """Take the newest observations into the dictionary and leave the rest of it as it is."""
-        before, distinct = self._is_in_dictionary(), self._distinct()
+        before = self._is_in_dictionary()
         wanted = before.clone()
         wanted[..., self.num_observations - count :] = True
-        widened = self._widen_if_possible(wanted, before, distinct)
-        return self._with_dictionary(wanted, distinct) if widened is None else widened
+        return self._change_dictionary(wanted, before, self._distinct())
 
     def refit(self) -> NystromRegression:
         """Fit the same dictionary anew."""
         return self._with_dictionary(self._is_in_dictionary(), self._distinct())
 
-    def widen(self, new: list[int], distinct: Distinct | None = None) -> NystromRegression | None:
-        r"""Take more observations into the dictionary of a single data set, if rounding allows; drift starts anew.
+    def _change_dictionary(self, wanted: Tensor, before: Tensor, distinct: Distinct) -> NystromRegression:
+        """Return the regression with the observations wanted, ``(b) x t``, in place of those before.
+
+        A dictionary that has only to be widened is, where rounding allows; the others are fitted.
+        """
+        new, is_wider = _compare(wanted, before, distinct.sites)
+        if self.deviations is not None or not self.dictionary.shape[-1] or not is_wider.any():
+            return self._with_dictionary(wanted, distinct)
+        if is_wider.all():
+            changed, is_done = self.widen(new, distinct)
+        else:
+            trials = _list_places(is_wider)
+            widened, fine = self.pick(trials).widen(new[trials])
+            changed, is_done = self.put(trials, widened), is_wider.index_copy(0, trials, fine)
+        if is_done.all():
+            return changed
+        if not is_done.any():
+            return self._with_dictionary(wanted, distinct)
+        return changed._fit_some(_list_places(~is_done), wanted)
+
+    def _fit_some(self, trials: Tensor, wanted: Tensor) -> NystromRegression:
+        """Fit some data sets, ``k`` places, with the observations wanted, ``b x t``."""
+        part = self.pick(trials)
+        return self.put(trials, part._with_dictionary(wanted[trials], part._distinct()))
+
+    def widen(self, new: Tensor, distinct: Distinct | None = None) -> tuple[NystromRegression, Tensor]:
+        r"""Take more observations into the dictionary, where rounding allows; drift starts anew.
 
         With c the new features at the data, v gains the rows :math:`w = \sum_s \phi(x_s) c(x_s)^T` and
         :math:`a = \sum_s c(x_s) c(x_s)^T`. With :math:`a + I / \xi - w^T H w = L_s L_s^T`, H gains :math:`E^T E` for
         :math:`E = L_s^{-1} [-w^T H, I]`.
 
         Args:
-            new: Their indices, at points that the dictionary does not have.
+            new: ``(b) x t``, which observations, at points that the dictionary does not have.
             distinct: The observations grouped by point, if they are known.
+
+        Returns:
+            The regression, and for which data sets, ``(b)``, rounding allows it; the others keep their dictionary.
         """
-        if not new:
-            return replace(self, drift=torch.zeros_like(self.drift), **self._step(new))
-        index = torch.tensor(new, device=self.dictionary.device)
-        wider = self.subspace.widen(self.train_X[index])
-        if wider is None:
-            return None
-        subspace, own, root = wider
+        index, added = _find_places(new)
+        step = self._step(("widen", _list_indices(index, added)))
+        if not index.shape[-1]:
+            return replace(self, drift=torch.zeros_like(self.drift), **step), torch.ones_like(added, dtype=torch.bool)
+        atoms = rows_at(self.train_X, index)
+        is_new = torch.arange(index.shape[-1], device=added.device) < added.unsqueeze(-1)
+        subspace, own, root, fine = self.subspace.widen(atoms, is_new)
+        if not fine.any():
+            return self, fine
         rows, size, distinct = self.rows, self.inverse.shape[-1], distinct or self._distinct()
         moment, response = self.information.new_zeros(()), self.information.new_zeros(())
         for place, _, features in subspace.in_blocks(distinct.points):
             counts = distinct.counts[..., place].repeat_interleave(rows.rows_per_point, dim=-1)
-            added = features[..., size:]
-            moment = moment + (added * counts[..., None, :, None]).mT @ features
-            response = response + shared_product(rows.targets(distinct.sums[..., place, :]).mT, added).mT
+            last = features[..., size:]
+            moment = moment + (last * counts[..., None, :, None]).mT @ features
+            response = response + shared_product(rows.targets(distinct.sums[..., place, :]).mT, last).mT
         product = moment[..., :size] @ self.inverse
         shift, border = rows.eigvals.reciprocal(), moment[..., size:] - product @ moment[..., :size].mT
         border = border + shift[..., None, None] * eye_like(border)
         chol = safe_cholesky(border, shift.expand(border.shape[:-2]), border, "Use a larger eta or float64.")
         change = solve_lower(chol, torch.cat([-product, eye_like(chol)], dim=-1))
         residuals = solve_lower(chol, response - moment[..., :size] @ self.coefficients)
-        added_size = chol.shape[-1]
-        pad = torch.nn.functional.pad
-        inverse = pad(self.inverse, (0, added_size, 0, added_size)) + change.mT @ change
-        growth = None if self.growth is None or self.growth.border is not None else self.growth
-        return replace(
+        more = chol.shape[-1]
+        inverse = pad(self.inverse, (0, more, 0, more)) + change.mT @ change
+        growth = None if self.growth is None or self.growth.is_changed else self.growth
+        widened = replace(
             self,
             subspace=subspace,
             dictionary=torch.cat([self.dictionary, index], dim=-1),
-            dictionary_size=self.dictionary_size + len(new),
             inverse=inverse,
             previous_inverse=inverse,
-            coefficients=pad(self.coefficients, (0, 0, 0, added_size)) + change.mT @ residuals,
-            logdets=self.logdets + added_size * rows.eigvals.log() + cholesky_logdet(chol),
+            coefficients=pad(self.coefficients, (0, 0, 0, more)) + change.mT @ residuals,
+            logdets=self.logdets + more * rows.eigvals.log() + cholesky_logdet(chol),
             drift=torch.zeros_like(self.drift),
-            growth=growth and replace(growth, border=Border(subspace.atoms[-len(new) :], own, root, change, residuals)),
-            **self._step(new),
+            growth=growth and replace(growth, border=Border(atoms, own, root, change, residuals)),
+            **step,
+        )
+        return widened._close_gaps(index.shape[-1], added * fine), fine
+
+    def _close_gaps(self, last: int, added: Tensor) -> NystromRegression:
+        """Move the last points of the dictionaries, of which ``(b)`` count, to where the padding of shorter ones is."""
+        sizes = self.dictionary_size + added
+        if not self.batch_shape:
+            return replace(self, dictionary_size=sizes)
+        place = torch.arange(int(sizes.max()), device=sizes.device)
+        behind, first = place - self.dictionary_size.unsqueeze(-1), self.dictionary.shape[-1] - last
+        order = torch.where(behind < 0, place, torch.where(behind < last, first + behind, place - last))
+        points = order.gather(-1, place.minimum(sizes.unsqueeze(-1) - 1))
+        per_point = self.rows.rows_per_point
+        order = (order.unsqueeze(-1) * per_point + torch.arange(per_point, device=order.device)).flatten(-2)
+        inverse = take_rows(take_rows(self.inverse, order).mT, order).mT
+        growth = self.growth
+        if growth is not None and growth.border is not None:
+            growth = replace(growth, border=replace(growth.border, order=order))
+        return replace(
+            self,
+            subspace=self.subspace.arrange(points, order),
+            dictionary=self.dictionary.gather(-1, points),
+            dictionary_size=sizes,
+            inverse=inverse,
+            previous_inverse=inverse,
+            coefficients=take_rows(self.coefficients, order),
+            growth=growth,
         )
 
-    def _step(self, step: int | list[int]) -> dict[str, Any]:
-        return {"origin": self.origin or self, "steps": (*self.steps, step)}
+    def pick(self, trials: Tensor) -> NystromRegression:
+        """Return the regression of some data sets alone, ``k`` places in a batch with one dimension."""
+        size, growth = int(self.dictionary_size[trials].max()), None
+        if self.growth is not None and not self.growth.is_changed:
+            growth = Growth(**pick_fields(self.growth, trials, rows=3, residuals=3))
+            growth = replace(growth, rows=growth.rows[..., : size * self.rows.rows_per_point])
+        picked = replace(
+            self,
+            **pick_fields(self, trials, **OWN_DIMS),
+            subspace=self.subspace.pick(trials),
+            observed_X=GrowingRows.of(self.train_X[trials]),
+            observed_Y=GrowingRows.of(self.train_Y[trials]),
+            luck=self.luck[trials.cpu()],
+            deviations=None if self.deviations is None else self.deviations[trials],
+            growth=growth,
+            origin=None,
+            steps=(),
+        )
+        return picked._resize(size)
 
-    def _widen_if_possible(self, wanted: Tensor, before: Tensor, distinct: Distinct) -> NystromRegression | None:
-        """Return the regression with the observations wanted, if these are those before and more at other points."""
-        if self.batch_shape or self.deviations is not None or not self.dictionary.shape[-1]:
-            return None
-        sites, *masks = torch.stack([distinct.sites, wanted, before]).cpu()  # one wait, and none below
-        wanted, before = (mask > 0 for mask in masks)
-        wants, has = (torch.zeros_like(mask).index_fill(0, sites[mask], True) for mask in (wanted, before))
-        if (has & ~wants).any():
-            return None
-        new = _keep_last(wanted & ~has[sites], sites).nonzero().squeeze(-1).tolist()
-        return self.widen(new, distinct)
+    def put(self, trials: Tensor, part: NystromRegression) -> NystromRegression:
+        """Return the batch with other dictionaries of some data sets.
+
+        Args:
+            trials: ``k``, their places.
+            part: What :meth:`pick` gave, with dictionaries drawn anew.
+        """
+        size = int(self.dictionary_size.index_copy(0, trials, part.dictionary_size).max())
+        whole, new = self._resize(size), part._resize(size)
+        length = max(self.luck.shape[-1], part.luck.shape[-1])
+        luck, new_luck = (pad(x, (0, length - x.shape[-1]), value=torch.nan) for x in (self.luck, part.luck))
+        fitted = ("fit", _list_indices(part.dictionary, part.dictionary_size))
+        steps = [_rename(step, trials.tolist()) for step in part.steps or (fitted,)]
+        return replace(
+            whole,
+            **put_fields(whole, trials, new, **OWN_DIMS),
+            subspace=whole.subspace.put(trials, new.subspace),
+            luck=luck.index_copy(0, trials.cpu(), new_luck),
+            growth=self.growth and replace(self.growth, parts=(*self.growth.parts, (trials, part))),
+            origin=self.origin or self,
+            steps=(*self.steps, *steps),
+        )
+
+    def redo(self, kind: str, indices: dict[int, list[int]]) -> NystromRegression:
+        """Repeat a step that was no append: widen or fit the dictionaries of these data sets in the same way."""
+        marked = torch.zeros(len(indices), self.num_observations, dtype=torch.bool, device=self.train_X.device)
+        for row, own in zip(marked, indices.values(), strict=True):
+            row[own] = True
+        trials = torch.tensor(list(indices), device=marked.device)
+        if kind == "fit":
+            nowhere = torch.zeros(self.train_X.shape[:-1], dtype=torch.bool, device=marked.device)
+            return self._fit_some(trials, nowhere.index_copy(0, trials, marked))
+        if len(trials) == self.batch_shape.numel():
+            return self.widen(marked.reshape(self.train_X.shape[:-1]))[0]
+        return self.put(trials, self.pick(trials).widen(marked)[0])
+
+    def _resize(self, size: int) -> NystromRegression:
+        """Return the same with dictionaries padded, or cut where all that are wanted are padded, to so many points."""
+        more = size - self.dictionary.shape[-1]
+        if not more:
+            return self
+        place = torch.arange(size, device=self.dictionary.device)
+        place = place.minimum((self.dictionary_size - 1).clamp_min(0).unsqueeze(-1))
+        rows = more * self.rows.rows_per_point
+        return replace(
+            self,
+            subspace=self.subspace.resize(place),
+            dictionary=pad(self.dictionary, (0, max(0, more))).gather(-1, place),
+            inverse=pad(self.inverse, (0, rows, 0, rows)),
+            previous_inverse=pad(self.previous_inverse, (0, rows, 0, rows)),
+            coefficients=pad(self.coefficients, (0, 0, 0, rows)),
+        )
+
+    def _step(self, step: Step) -> dict[str, Any]:
+        return {"origin": self.origin or self, "steps": (*self.steps, step)}
 
     def append(
         self,
@@ -379,10 +510,8 @@ class NystromRegression(Regression):
         return self.append(X, self._of_first(mean)).extend_dictionary(X.shape[-2])
 
     def expand(self, batch_shape: torch.Size) -> NystromRegression:
-        own_dims = {"dictionary": 1, "dictionary_size": 0, "information": 0, "drift": 0, "luck": 1}
-        own_dims |= {"inverse": 3, "previous_inverse": 3, "coefficients": 3, "logdets": 1}
-        own_dims |= {} if self.deviations is None else {"deviations": 2}
-        tensors = expand_fields(self, batch_shape, **own_dims)
+        own_dims = {"luck": 1} if self.deviations is None else {"luck": 1, "deviations": 2}
+        tensors = expand_fields(self, batch_shape, **OWN_DIMS, **own_dims)
         X, Y = self.observed_X.expand(batch_shape), self.observed_Y.expand(batch_shape)
         subspace = self.subspace.expand(batch_shape)
         return replace(
@@ -400,19 +529,21 @@ class NystromRegression(Regression):
         light = replace(self, observed_X=no_X, observed_Y=no_Y, luck=no_luck, origin=None, steps=())
         if self.growth is None:
             return replace(light, previous_inverse=_hollow(self.inverse))
+        parts = [(trials, p.without_data()) for trials, p in self.growth.parts if isinstance(p, NystromRegression)]
+        light = replace(light, growth=replace(self.growth, parts=tuple(parts)))
         subspace = replace(self.subspace, root=_hollow(self.subspace.root))
         inverse, coefficients = _hollow(self.inverse), _hollow(self.coefficients)
         return replace(light, subspace=subspace, inverse=inverse, previous_inverse=inverse, coefficients=coefficients)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return everything but the observations and the kernel, by name; :meth:`restore` takes it back."""
-        return {name: getattr(self, name).clone() for name in STORED} | {"root": self.subspace.root.clone()}
+        return {name: getattr(self, name).clone() for name in OWN_DIMS} | {"root": self.subspace.root.clone()}
 
     def restore(self, X: Tensor, Y: Tensor, tensors: dict[str, Tensor]) -> NystromRegression:
         """Return the regression with this kernel that :meth:`tensors` was made from, to the last bit."""
         atoms = rows_at(X, tensors["dictionary"])
         subspace = Subspace(self.rows, atoms, tensors["root"])
-        stored: dict[str, Any] = {name: tensors[name] for name in STORED}
+        stored: dict[str, Any] = {name: tensors[name] for name in OWN_DIMS}
         groups = tensors["inverse"].shape[:-2]
         if tensors["logdets"].shape != groups or tensors["information"].shape != groups[:-1]:
             raise ValueError(f"logdets and information of {groups} groups of other shapes")
@@ -497,6 +628,9 @@ class NystromRegression(Regression):
         return self.rows.logdet(self.logdets + self.rows.eigvals * missed).clamp_min(0) / 2
 
 
+OWN_TRACKED_DIMS = {"residual": 4, "blocks": 4, "mean": 2}
+
+
 class TrackedNystrom(Tracked):
     r"""Mean and covariances at N fixed points, brought up to date in :math:`O(r N m)` by each observation.
 
@@ -532,7 +666,14 @@ class TrackedNystrom(Tracked):
     def advance(self, grown: Regression) -> Tracked:
         if not isinstance(grown, NystromRegression) or grown.growth is None:
             return grown.track(self.X, self.memory)
-        rows, growth = grown.rows, grown.growth
+        tracked = self._advance_all(grown, grown.growth)
+        for trials, part in grown.growth.parts:
+            tracked = tracked._put(trials, self._pick(trials).advance(part))
+        return tracked
+
+    def _advance_all(self, grown: NystromRegression, growth: Growth) -> TrackedNystrom:
+        """Return what is known but for the data sets that have other dictionaries than the rest of a batch."""
+        rows = grown.rows
         border, m = growth.border, self.regression.inverse.shape[-1]
         if border is None:
             [change] = self._project(growth.rows)
@@ -549,7 +690,27 @@ class TrackedNystrom(Tracked):
         blocks = torch.addcmul(blocks, rows.eigvals[..., None, None, None], left - self.residual)
         residual = grown.subspace.clear_rounding(left, rows.blocks(self.X))
         columns = None if self.columns is None else self.columns.extend(new)
+        if columns is not None and border.order is not None:
+            columns = GrowingRows.of(take_rows(columns.rows, border.order))
         return TrackedNystrom(grown, self.X, columns, residual, blocks, mean, self.memory)
+
+    def _pick(self, trials: Tensor) -> TrackedNystrom:
+        """Return what is known of some data sets, ``k`` places."""
+        regression, columns = self.regression.pick(trials), None
+        if self.columns is not None:
+            columns = GrowingRows.of(self.columns.rows[..., : regression.inverse.shape[-1], :].index_select(-4, trials))
+        tensors = pick_fields(self, trials, **OWN_TRACKED_DIMS)
+        return TrackedNystrom(regression, self.X, columns, **tensors, memory=self.memory)
+
+    def _put(self, trials: Tensor, part: Tracked) -> TrackedNystrom:
+        """Return what is known with what is known of some data sets, ``k`` places, exchanged."""
+        assert isinstance(part, TrackedNystrom)
+        columns, width = None, self.regression.inverse.shape[-1]
+        if self.columns is not None and part.columns is not None:
+            whole, new = (pad(x.rows, (0, 0, 0, width - x.length)) for x in (self.columns, part.columns))
+            columns = GrowingRows.of(put_trials(whole, trials, new, 3))
+        tensors = put_fields(self, trials, part, **OWN_TRACKED_DIMS)
+        return TrackedNystrom(self.regression, self.X, columns, **tensors, memory=self.memory)
 
     def recall(self, place: int) -> dict[str, Tensor]:
         """Return features and residual of one of the points, as :meth:`NystromRegression.append` takes them."""
@@ -654,20 +815,26 @@ def _diagonal_blocks(matrix: Tensor, size: int) -> Tensor:
     return blocks.diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
 
 
-def _draw(known: Tensor, size: int, generator: Generators, where: Tensor | None) -> Tensor:
+def _draw(known: Tensor, size: int, generator: Generators) -> Tensor:
     """Return ``(b) x size`` uniform random numbers, the first ``(b) x s`` of them as they are unless they are NaN.
 
-    Each data set draws from a generator of its own if there are several, and only `where` it is wanted; else it has
-    NaN, which is less than nothing.
+    Each data set draws from a generator of its own if there are several.
     """
-    drawn = torch.nn.functional.pad(known, (0, size - known.shape[-1]), value=torch.nan)
-    sources = [generator] if isinstance(generator, torch.Generator) else generator
-    wanted = [True] * len(sources) if where is None else where.tolist()
-    for row, source, is_wanted in zip(drawn.reshape(len(sources), -1), sources, wanted, strict=True):
-        if is_wanted:
-            missing = row.isnan()
-            row[missing] = torch.rand(int(missing.sum()), generator=source, dtype=row.dtype)
-    return drawn
+    drawn = pad(known, (0, size - known.shape[-1]), value=torch.nan)
+    sources, missing = [generator] if isinstance(generator, torch.Generator) else generator, drawn.isnan()
+    counts = missing.reshape(len(sources), -1).sum(dim=-1).tolist()
+    draws = [torch.rand(n, generator=source, dtype=drawn.dtype) for n, source in zip(counts, sources, strict=True)]
+    return drawn.masked_scatter(missing, torch.cat(draws))
+
+
+def _compare(wanted: Tensor, before: Tensor, sites: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which of the observations wanted, ``(b) x t``, are at sites that those before are not at, each site once.
+
+    The other result says for which data sets, ``(b)``, no site of those before is lost.
+    """
+    nowhere = torch.zeros_like(sites)
+    wants, has = (nowhere.scatter_reduce(-1, sites, mask.to(sites), "amax") > 0 for mask in (wanted, before))
+    return _keep_last(wanted & ~has.gather(-1, sites), sites), (wants | ~has).all(dim=-1)
 
 
 def _keep_last(drawn: Tensor, sites: Tensor) -> Tensor:
@@ -684,10 +851,29 @@ def _keep_unless_many(drawn: Tensor, before: Tensor, sites: Tensor) -> Tensor:
     return torch.where(sizes[1] <= LARGEST_SURPLUS * sizes[0], together, drawn)
 
 
+def _list_places(where: Tensor) -> Tensor:
+    """Return the places where ``b`` is True."""
+    return where.nonzero().squeeze(-1)
+
+
+def _list_indices(indices: Tensor, sizes: Tensor) -> dict[int, list[int]]:
+    """Return the first so many, ``(b)``, of ``(b) x m`` indices, by data set."""
+    rows = zip(indices.reshape(sizes.numel(), indices.shape[-1]).tolist(), sizes.flatten().tolist(), strict=True)
+    return {trial: row[:size] for trial, (row, size) in enumerate(rows)}
+
+
+def _rename(step: Step, trials: list[int]) -> Step:
+    """Return a step of some data sets as one of the batch that they are from."""
+    return step if isinstance(step, int) else (step[0], {trials[own]: indices for own, indices in step[1].items()})
+
+
 def _find_places(drawn: Tensor) -> tuple[Tensor, Tensor]:
-    """Return where ``(b) x t`` is True, each row padded with its last place to the longest, and how many these are."""
+    """Return where ``(b) x t`` is True, each row padded with its last place to the longest, and how many these are.
+
+    A row without any is padded with some place.
+    """
     sizes = drawn.sum(dim=-1)
     longest = int(sizes.max())
     order = torch.argsort((~drawn).to(torch.uint8), dim=-1, stable=True)[..., :longest]
-    own = torch.arange(longest, device=drawn.device).minimum(sizes.unsqueeze(-1) - 1)
+    own = torch.arange(longest, device=drawn.device).minimum((sizes.unsqueeze(-1) - 1).clamp_min(0))
     return order.gather(-1, own), sizes

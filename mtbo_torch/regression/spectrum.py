@@ -3,11 +3,13 @@ r"""The common eigenvectors of the task matrices: what turns a matrix-valued pro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
+
+from mtbo_torch.regression.base import pick_fields
 
 NEGLIGIBLE = 1e-6
 
@@ -67,6 +69,10 @@ class Spectrum:
         eigvals = [values[..., a:b].mean(dim=-1) for a, b in groups]
         multiplicities = tuple(b - a for a, b in groups)
         return cls(torch.stack(eigvals, dim=-1).to(dtype), torch.stack(bases, dim=-3).to(dtype), multiplicities)
+
+    def pick(self, trials: Tensor) -> Spectrum:
+        """Return that of some data sets, ``k`` places."""
+        return replace(self, **pick_fields(self, trials, eigvals=2, bases=3))
 
     def rotate(self, whitened: Tensor) -> Tensor:
         """Return ``(b) x t x n`` targets in the coordinates of each group, ``(b) x r x t x m``."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mtbo_torch.linalg import kron
-from mtbo_torch.regression.base import Regression, ScalarKernel
+from mtbo_torch.regression.base import Regression, ScalarKernel, pick_trials
 from mtbo_torch.regression.dense import DenseRegression
 from mtbo_torch.regression.kronecker import CompletedRegression, GroupedKernel, Groups, KroneckerRegression, TaskKernels
 from mtbo_torch.regression.likelihood import (
@@ -38,6 +38,10 @@ class MatrixKernel(ABC):
     @abstractmethod
     def blocks(self, X: Tensor) -> Tensor:
         """Return the matrices ``Gamma(x, x)``, ``(b) x N x n x n``."""
+
+    def pick(self, trials: Tensor) -> MatrixKernel:
+        """Return that of some data sets, ``k`` places: by default the same for all."""
+        return self
 
     def group(self, noise: Tensor) -> tuple[Groups, Spectrum] | None:
         """Return the scalar problems that a rotation of the tasks leaves, if it does, with a noise that all share."""
@@ -97,6 +101,10 @@ class SeparableSum(MatrixKernel):
         terms = zip(self.kernels, self.task_covars, strict=True)
         return reduce(torch.add, [k.diag(X)[..., None, None] * B.unsqueeze(-3) for k, B in terms])
 
+    def pick(self, trials: Tensor) -> SeparableSum:
+        kernels = tuple(kernel.pick(trials, 0) for kernel in self.kernels)
+        return SeparableSum(kernels, tuple(pick_trials(B, trials, 2) for B in self.task_covars))
+
     def group(self, noise: Tensor) -> tuple[Groups, Spectrum] | None:
         spectrum = Spectrum.of(whiten(self.task_covars, noise))
         return None if spectrum is None else (GroupedKernel.of(self, spectrum), spectrum)
@@ -141,6 +149,9 @@ class IndependentTasks(MatrixKernel):
 
     def blocks(self, X: Tensor) -> Tensor:
         return torch.diag_embed(self.kernel.diag(X.unsqueeze(-3)).mT)
+
+    def pick(self, trials: Tensor) -> IndependentTasks:
+        return IndependentTasks(self.kernel.pick(trials, 1), self.num_tasks)
 
     def group(self, noise: Tensor) -> tuple[Groups, Spectrum] | None:
         eigvals = noise.squeeze(-2).expand(*noise.shape[:-2], self.num_tasks).reciprocal()

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from mtbo_torch.linalg import eye_like, trace
+from mtbo_torch.regression.base import pick_fields, put_fields
+from mtbo_torch.regression.sites import rows_at
 from mtbo_torch.regression.whitened import RowKernel
 
 # Features of the past are made in pieces of this many numbers, so that no t x m matrix is ever held.
@@ -49,38 +52,46 @@ class Subspace:
         rounding = is_new.sum(dim=-1, keepdim=True).sqrt() * torch.finfo(gram.dtype).eps * largest
         cutoff = torch.maximum(values[..., -1:] * torch.finfo(values.dtype).eps, rounding)
         scale = torch.where(values > cutoff, values.clamp_min(cutoff).rsqrt(), torch.zeros_like(values))
-        return cls(rows, atoms, (scale.unsqueeze(-1) * vectors.mT).to(gram.dtype))
+        # Zero rows come last, so that those of a shorter dictionary can be cut off.
+        return cls(rows, atoms, (scale.unsqueeze(-1) * vectors.mT).flip(-2).to(gram.dtype))
 
-    def widen(self, atoms: Tensor) -> tuple[Subspace, Tensor, Tensor] | None:
-        r"""Return the span of more atoms, whose features follow the old ones, if rounding allows.
+    def widen(self, atoms: Tensor, is_new: Tensor) -> tuple[Subspace, Tensor, Tensor, Tensor]:
+        r"""Return the span of more atoms, whose features follow the old ones, where rounding allows.
 
         With R the inverse of the Cholesky factor of what the span misses of the new atoms a, their features are
         :math:`R (k_a(x) - \phi(a) \phi(x))`. That loses digits where little is missed, and where old atoms are nearly
         the same.
 
         Args:
-            atoms: ``j x d``.
+            atoms: ``(b) x j x d``.
+            is_new: ``(b) x j``, whether each counts; others get a zero row in the root.
 
         Returns:
-            The span; the features of the atoms so far, ``G x jp x mp``; and R, ``G x jp x jp``. None if the features
-            would have fewer than 70 % of all digits.
+            The span; the features of the atoms so far, ``(b) x G x jp x mp``; R, ``(b) x G x jp x jp``; and for which
+            data sets, ``(b)``, the features have 70 % of all digits. Where they have not, no atom counts.
         """
         own, whole = self.features(atoms), self.rows(atoms, atoms)
-        chol, info = torch.linalg.cholesky_ex(whole - own @ own.mT)
+        counts = is_new.repeat_interleave(self.rows.rows_per_point, dim=-1)[..., None, :, None]
+        missed = torch.where(counts & counts.mT, whole - own @ own.mT, eye_like(whole))
+        chol, info = torch.linalg.cholesky_ex(missed)
         size = whole.diagonal(dim1=-2, dim2=-1).amax(dim=-1)
-        if not ((info == 0) & self._has_digits(chol.diagonal(dim1=-2, dim2=-1).amin(dim=-1), size)).all():
-            return None
-        root = torch.linalg.solve_triangular(chol, eye_like(chol), upper=False)
-        old = torch.nn.functional.pad(self.root, (0, root.shape[-1]))
+        smallest = torch.where(counts.squeeze(-1), chol.diagonal(dim1=-2, dim2=-1), torch.inf).amin(dim=-1)
+        fine = self._of_data_sets((info == 0) & self._has_digits(smallest, size))
+        counts = counts & fine[..., None, None, None]
+        root = torch.where(counts, torch.linalg.solve_triangular(chol, eye_like(chol), upper=False), 0)
+        old = pad(self.root, (0, root.shape[-1]))
         new = torch.cat([-root @ own @ self.root, root], dim=-1)
         wider = Subspace(self.rows, torch.cat([self.atoms, atoms], dim=-2), torch.cat([old, new], dim=-2))
-        return wider, own, root
+        return wider, own, root, fine
 
     def could_widen(self) -> Tensor:
         """Return for which data sets, ``(b)``, rounding allows more atoms if they are as new as can be."""
         size = self.rows.blocks(self.atoms).diagonal(dim1=-2, dim2=-1).amax(dim=(-2, -1))  # ... x G
-        fine = self._has_digits(size.sqrt(), size).all(dim=-1)
-        return fine.reshape(-1, *self.atoms.shape[:-2]).all(dim=0)
+        return self._of_data_sets(self._has_digits(size.sqrt(), size))
+
+    def _of_data_sets(self, is_so: Tensor) -> Tensor:
+        """Return for which data sets, ``(b)``, something is so in all groups, ``... x (b) x G``."""
+        return is_so.all(dim=-1).reshape(-1, *self.atoms.shape[:-2]).all(dim=0)
 
     def _has_digits(self, root: Tensor, size: Tensor) -> Tensor:
         """Return whether features have 70 % of all digits where the root of what the span misses is this.
@@ -96,6 +107,25 @@ class Subspace:
         """Return the same span under a larger batch shape, as views."""
         atoms, root = (x.expand(*batch_shape, *x.shape[x.dim() - n :]) for x, n in ((self.atoms, 2), (self.root, 3)))
         return Subspace(self.rows, atoms, root)
+
+    def pick(self, trials: Tensor) -> Subspace:
+        """Return the spans of some data sets, ``k`` places."""
+        return Subspace(self.rows.pick(trials), **pick_fields(self, trials, atoms=2, root=3))
+
+    def put(self, trials: Tensor, part: Subspace) -> Subspace:
+        """Return the spans with those of some data sets, ``k`` places, exchanged."""
+        return Subspace(self.rows, **put_fields(self, trials, part, atoms=2, root=3))
+
+    def arrange(self, atoms: Tensor, features: Tensor) -> Subspace:
+        """Return the spans with ``(b) x M`` of the atoms, and ``(b) x Mp`` of the features and columns of the root."""
+        root = take_rows(take_rows(self.root, features).mT, features).mT
+        return Subspace(self.rows, rows_at(self.atoms, atoms), root)
+
+    def resize(self, places: Tensor) -> Subspace:
+        """Return the spans padded or cut to ``(b) x M`` of the atoms, where only zero rows of the root are cut off."""
+        atoms = rows_at(pad(self.atoms, (0, 0, 0, max(0, places.shape[-1] - self.atoms.shape[-2]))), places)
+        more = places.shape[-1] * self.rows.rows_per_point - self.root.shape[-1]
+        return Subspace(self.rows, atoms, pad(self.root, (0, more, 0, more)))
 
     def features(self, X: Tensor) -> Tensor:
         """Return ``(b) x G x Np x mp``."""
@@ -143,6 +173,11 @@ class Subspace:
 
     def _by_point(self, features: Tensor) -> Tensor:
         return features.unflatten(-2, (-1, self.rows.rows_per_point))
+
+
+def take_rows(matrix: Tensor, order: Tensor) -> Tensor:
+    """Return rows ``(b) x M`` of ``... x (b) x G x m x k``."""
+    return matrix.gather(-2, order[..., None, :, None].expand(*matrix.shape[:-2], -1, matrix.shape[-1]))
 
 
 def _has_equal_before(atoms: Tensor) -> Tensor:

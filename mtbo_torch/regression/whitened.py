@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from mtbo_torch.linalg import clamp_variances, operator_norm, variances_along
+from mtbo_torch.regression.base import pick_trials
 from mtbo_torch.regression.kronecker import Groups
 from mtbo_torch.regression.spectrum import Spectrum
 
@@ -54,6 +55,10 @@ class GroupedRows:
     def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
         """Return ``(b) x G x N1 p x N2 p``."""
         return self.kernel(X1, X2)
+
+    def pick(self, trials: Tensor) -> GroupedRows:
+        """Return the rows of some data sets, ``k`` places."""
+        return GroupedRows(self.kernel.pick(trials), self.spectrum.pick(trials), pick_trials(self.noise, trials, 2))
 
     def blocks(self, X: Tensor) -> Tensor:
         """Return the kernel of each point with itself, ``(b) x G x N x p x p``."""
@@ -140,6 +145,9 @@ class MatrixRows:
     def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
         sd1, sd2 = (self._deviations(X.shape[-2]) for X in (X1, X2))
         return (self.kernel(X1, X2) / (sd1.unsqueeze(-1) * sd2.unsqueeze(-2))).unsqueeze(-3)
+
+    def pick(self, trials: Tensor) -> MatrixRows:
+        return MatrixRows(self.kernel.pick(trials), pick_trials(self.noise, trials, 2), self.rows_per_point)
 
     def blocks(self, X: Tensor) -> Tensor:
         sd = self.noise.sqrt()

@@ -136,7 +136,7 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
         due = self._is_due(regression)
         wanted = due.flatten().tolist()
         if any(wanted):
-            return self._resample(regression, None if all(wanted) else due)
+            regression = self._resample(regression, None if all(wanted) else due)
         return regression if len(regression.steps) < MOST_STEPS else replace(regression.refit(), drift=regression.drift)
 
     def _resample(self, regression: NystromRegression, due: Tensor | None = None) -> NystromRegression:
@@ -149,7 +149,7 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
         regression, tracking = self._nystrom, self._known.surrogate.tracking
         sites = {} if tracking is None or tracking.sites is None else tracking.sites.tensors()
         fitted = (regression.origin or regression).tensors()
-        own = {"regression": fitted, "steps": list(regression.steps), "sites": sites}
+        own = {"regression": fitted, "history": list(regression.steps), "sites": sites}
         return super()._memory() | own | {"oversampling": regression.oversampling, "luck": regression.luck.clone()}
 
     def _restore(
@@ -161,7 +161,9 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
         )
         for name, value in (*tensors.items(), *of_sites.items()):
             require_finite(name, value)
-        start = told.size - sum(step for step in memory["steps"] if isinstance(step, int))
+        steps = memory["history"]
+        appends = [place for place, step in enumerate(steps) if isinstance(step, int)]
+        start = told.size - sum(steps[place] for place in appends)
         first = Observations(X[..., :start, :], Y[..., :start, :], told.sd[..., :start, :])
         regression = self._recall_fit(nothing, first, tensors)
         # They matter in the next draw alone.
@@ -174,12 +176,11 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
         if nothing.tracking is not None:
             surrogate = self.space.watch(surrogate)
         # Taking the same steps repeats the same arithmetic.
-        for step, after in zip_longest(memory["steps"], memory["steps"][1:]):
-            if isinstance(step, int):
-                new = slice(start, start + step)
-                renew = partial(_widen, new=after) if isinstance(after, list) else None
-                surrogate = surrogate.append(X[..., new, :], Y[..., new, :], renew=renew)
-                start += step
+        for place, following in zip_longest(appends, appends[1:]):
+            new = slice(start, start + steps[place])
+            renew = partial(_redo, steps=steps[place + 1 : following])
+            surrogate = surrogate.append(X[..., new, :], Y[..., new, :], renew=renew)
+            start += steps[place]
         if surrogate.tracking is not None:
             sites = Sites.none(nothing.regression.train_Y).restore(of_sites) if of_sites else None
             surrogate = replace(surrogate, tracking=surrogate.tracking.with_sites(sites))
@@ -223,9 +224,8 @@ def _nystrom(surrogate: Surrogate) -> NystromRegression:
     return surrogate.regression
 
 
-def _widen(regression: Regression, new: list[int]) -> NystromRegression:
+def _redo(regression: Regression, steps: list[tuple[str, dict[int, list[int]]]]) -> NystromRegression:
     assert isinstance(regression, NystromRegression)
-    widened = regression.widen(new)
-    if widened is None:
-        raise ValueError("a dictionary that was not widened like this")
-    return widened
+    for kind, indices in steps:
+        regression = regression.redo(kind, indices)
+    return regression

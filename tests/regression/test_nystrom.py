@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -11,6 +12,7 @@ import oracles
 import pytest
 import torch
 from catalogue import KERNELS, PATHS, Builder, data, icm, matern, rbf, similarity, task_matrix
+from gpytorch.kernels import Kernel, MaternKernel, MultitaskKernel
 from suites import close
 from torch import Tensor
 
@@ -18,11 +20,12 @@ from mtbo_torch import (
     ExactMultiTaskGP,
     ICMKernel,
     NystromMultiTaskGP,
+    SumOfSeparableKernel,
     TaskSimilarityKernel,
     nystrom_radius,
     theory_oversampling,
 )
-from mtbo_torch.kernels import adapt_kernel
+from mtbo_torch.kernels import TaskwiseKernel, adapt_kernel
 from mtbo_torch.regression import MatrixKernel, NystromRegression, nystrom, sites, subspace
 from mtbo_torch.regression.whitened import GroupedRows, MatrixRows
 
@@ -291,6 +294,167 @@ def test_batches_with_dictionaries_of_different_sizes() -> None:
         assert sorted(set(kept.dictionary[i].tolist())) == sorted(set(together.dictionary[i].tolist()))
 
 
+def own_lengthscales(shape: tuple[int, ...]) -> MaternKernel:
+    kernel = MaternKernel(nu=1.5, batch_shape=torch.Size(shape)).double()
+    scales = torch.linspace(0.3, 0.5, kernel.batch_shape.numel(), dtype=torch.double)
+    kernel.lengthscale = scales.reshape(*shape, 1, 1)
+    return kernel
+
+
+# With what differs from one data set to the next: nothing, the tasks, or the lengthscales.
+BATCHES = {
+    "grouped": lambda: ICMKernel(matern(0.4), task_matrix(3)),
+    "matrix": lambda: SumOfSeparableKernel(
+        [ICMKernel(matern(0.4), task_matrix(3)), ICMKernel(own_lengthscales(()), task_matrix(3, seed=1))]
+    ),
+    "own tasks": lambda: ICMKernel(matern(0.4), torch.stack([task_matrix(3, seed=i) for i in range(5)])),
+    "own lengthscales": lambda: ICMKernel(own_lengthscales((5,)), task_matrix(3)),
+    "own lengthscales, commuting": lambda: SumOfSeparableKernel(
+        [ICMKernel(own_lengthscales((5,)), task_matrix(3)), ICMKernel(matern(0.3), torch.eye(3, dtype=torch.double))]
+    ),
+    "own lengthscales of each task": lambda: TaskwiseKernel(own_lengthscales((5, 3))),
+    "own lengthscales, any kernel": lambda: MultitaskKernel(own_lengthscales((5,)), num_tasks=3, rank=1).double(),
+}
+DUE = torch.tensor([True, False, True, True, False])
+
+
+def grown_batch(kernel: Kernel, swept: bool) -> tuple[NystromRegression, Tensor]:
+    """Five data sets with dictionaries of different sizes, and one more observation; and where to look."""
+    X, Y, Z = (torch.stack(parts) for parts in zip(*[data(30, 3, 2, seed) for seed in range(5)], strict=True))
+    X[:3] = torch.cat([X[:3, :20], X[:3, :10]], dim=-2)  # some points twice
+    X[3] *= 0.05  # close together: fewer points are enough
+    noise = torch.tensor([0.1, 0.01, 1.0] if swept else [0.1], dtype=torch.double).reshape(-1, 1, 1, 1)
+    lists = [[0, 1, 2, 3], [0, 5], [4, 7, 9], [3, 8, 11, 14, 17, 20], [25]]
+    dictionary = torch.tensor([own + own[-1:] * (6 - len(own)) for own in lists])
+    of_regression = adapt_kernel(kernel, 3), noise if swept else noise[0, 0], X[:, :29], Y[:, :29]
+    regression = NystromRegression.fit(*of_regression, dictionary, 2.0)
+    assert regression.dictionary_size.tolist() == list(map(len, lists))
+    return regression, torch.cat([X[:, 29:], Y[:, 29:]], dim=-1), Z[0]
+
+
+def grow(kernel: Kernel, swept: bool = False) -> tuple[NystromRegression, Any, Tensor]:
+    """Return the batch, what it knew at some points before the last observation, and these points."""
+    regression, last, Z = grown_batch(kernel, swept)
+    tracked = regression.track(Z)
+    return regression.append(last[..., :2], last[..., 2:]), tracked, Z
+
+
+def sources(count: int) -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(seed) for seed in range(count)]
+
+
+def kinds_of_steps(regression: NystromRegression) -> list[str]:
+    return [step[0] for step in regression.steps if not isinstance(step, int)]
+
+
+@pytest.mark.parametrize("swept", [False, True], ids=["one noise", "several"])
+@pytest.mark.parametrize("batch", BATCHES)
+def test_a_draw_is_for_the_data_sets_that_are_due(batch: str, swept: bool) -> None:
+    """Theirs is a fit of the same dictionary, by which points are tracked; the others stay as they are, bit for bit."""
+    kernel = BATCHES[batch]()
+    grown, before, Z = grow(kernel, swept)
+    drawn = grown.resample(sources(5), where=DUE, keep=True)
+    assert kinds_of_steps(drawn) == ["widen", "fit"]  # the fourth data set has points that are not drawn again
+    assert (drawn.dictionary_size[DUE] > grown.dictionary_size[DUE]).any()
+    fresh = drawn.refit()
+    tracked, appended = before.advance(drawn), before.advance(grown)
+    for name in ("mean", "norm", "covariance"):
+        known = getattr(tracked, name)
+        close(known, getattr(drawn.at(Z), name), 1e-9)
+        close(known, getattr(fresh.at(Z), name), 1e-9)
+        dim = 1 if swept else 0
+        assert torch.equal(known.movedim(dim, 0)[~DUE], getattr(appended, name).movedim(dim, 0)[~DUE])
+    close(drawn.logdets, fresh.logdets, 1e-9)
+    close(drawn.mean_norm, fresh.mean_norm, 1e-9)
+    assert (drawn.drift[DUE] == 0).all()
+    for trial in (~DUE).nonzero().flatten().tolist():
+        size = int(grown.dictionary_size[trial])
+        assert drawn.dictionary_size[trial] == size
+        assert (drawn.dictionary[trial, size:] == grown.dictionary[trial, size - 1]).all()
+        assert torch.equal(drawn.dictionary[trial, :size], grown.dictionary[trial, :size])
+        assert drawn.drift[trial] == grown.drift[trial]
+        features = slice(size * grown.rows.rows_per_point)
+        for name, own in (("inverse", (features, features)), ("coefficients", (features, slice(None)))):
+            one, other = (getattr(x, name).select(-4, trial)[..., *own] for x in (grown, drawn))
+            assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("batch", ["grouped", "matrix"])
+def test_a_data_set_is_drawn_for_in_a_batch_as_it_would_be_alone(batch: str) -> None:
+    kernel = BATCHES[batch]()
+    grown, _, Z = grow(kernel)
+    drawn = grown.resample(sources(5), where=DUE, keep=True)
+    again = drawn.append(grown.train_X[:, :2] + 0.3, grown.train_Y[:, :2]).resample(sources(5), where=~DUE, keep=True)
+    for trial in range(5):
+        size = int(grown.dictionary_size[trial])
+        X, Y = grown.train_X[trial], grown.train_Y[trial]
+        alone = NystromRegression.fit(
+            adapt_kernel(kernel, 3), grown.noise, X[:29], Y[:29], grown.dictionary[trial, :size], 2.0
+        ).append(X[29:], Y[29:])
+        source = sources(5)[trial]
+        alone = alone.resample(source, keep=True) if DUE[trial] else alone
+        alone = alone.append(X[:2] + 0.3, Y[:2])
+        alone = alone if DUE[trial] else alone.resample(source, keep=True)
+        size = int(alone.dictionary_size)
+        assert again.dictionary_size[trial] == size
+        assert again.dictionary[trial, :size].tolist() == alone.dictionary.tolist()
+        close(again.at(Z).mean[trial], alone.at(Z).mean, 1e-9)
+        close(again.at(Z).norm[trial], alone.at(Z).norm, 1e-9)
+        close(again.inclusion_probs[trial], alone.inclusion_probs, 1e-9)
+
+
+@pytest.mark.parametrize("batch", ["grouped", "matrix", "own lengthscales"])
+def test_workers_without_data_track_a_draw_for_some_data_sets(batch: str) -> None:
+    grown, before, Z = grow(BATCHES[batch](), swept=True)
+    drawn = grown.resample(sources(5), where=DUE, keep=True)
+    assert kinds_of_steps(drawn) == ["widen", "fit"]
+    far = before.regression.without_data().track(Z)
+    expected, answer = before.advance(drawn), far.advance(pickle.loads(pickle.dumps(drawn.without_data())))
+    for name in ("mean", "norm", "covariance"):
+        assert torch.equal(getattr(answer, name), getattr(expected, name))
+
+
+def test_dictionaries_of_a_batch_are_widened_without_gaps() -> None:
+    """And the longest one may become shorter."""
+    grown, before, Z = grow(BATCHES["grouped"]())
+    new = torch.zeros(5, 30, dtype=torch.bool)
+    new[0, 15], new[1, [12, 17, 19]], new[4, 26] = True, True, True
+    widened, fine = grown.widen(new)
+    assert fine.all()
+    assert widened.dictionary.tolist() == [
+        [0, 1, 2, 3, 15, 15],
+        [0, 5, 12, 17, 19, 19],
+        [4, 7, 9, 9, 9, 9],
+        [3, 8, 11, 14, 17, 20],
+        [25, 26, 26, 26, 26, 26],
+    ]
+    close(widened.at(Z).mean, widened.refit().at(Z).mean, 1e-9)
+    close(before.advance(widened).norm, widened.refit().at(Z).norm, 1e-9)
+    trials = torch.tensor([0, 1, 3])
+    short = torch.zeros(3, 30, dtype=torch.bool).index_fill(1, torch.tensor([2]), True)
+    part = grown.pick(trials)
+    shorter = grown.put(trials, part._with_dictionary(short, part._distinct()))
+    assert shorter.dictionary.tolist() == [[2, 2, 2], [2, 2, 2], [4, 7, 9], [2, 2, 2], [25, 25, 25]]
+    close(shorter.at(Z).mean, shorter.refit().at(Z).mean, 1e-9)
+    close(before.advance(shorter).norm, shorter.refit().at(Z).norm, 1e-9)
+
+
+def test_too_close_points_of_one_data_set_do_not_keep_others_from_being_widened() -> None:
+    grown, _, Z = grow(BATCHES["grouped"]())
+    near = grown.train_X[:, :1].clone()
+    near[2] = grown.train_X[2, 4] + 1e-9  # in the dictionary, but for rounding
+    grown = grown.append(near + torch.tensor([0.7, 0.7, 0.0, 0.7, 0.7]).reshape(5, 1, 1), grown.train_Y[:, :1])
+    newest = torch.zeros(5, 31, dtype=torch.bool).index_fill(1, torch.tensor([30]), True)
+    widened, fine = grown.widen(newest)
+    assert fine.tolist() == [True, True, False, True, True]
+    close(widened.at(Z).norm[2], grown.at(Z).norm[2], 1e-12)
+    extended = grown.extend_dictionary(1)
+    assert kinds_of_steps(extended) == ["widen", "fit"]
+    assert extended.steps[-1][1].keys() == {2}
+    assert (extended.dictionary_size == grown.dictionary_size + 1).all()
+    close(extended.at(Z).mean, extended.refit().at(Z).mean, 1e-8)
+
+
 @pytest.mark.parametrize("build", [icm, KERNELS[7]], ids=["grouped", "matrix"])
 def test_the_past_is_processed_in_blocks(build: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, Z = data(12, 3, 2)
@@ -363,7 +527,7 @@ def test_draws_have_the_promised_frequencies() -> None:
     assert ((probs > 0.05) & (probs < 0.95)).any()
     generator, draws = torch.Generator().manual_seed(0), 2000
     for _ in range(draws):
-        counts += nystrom._draw(torch.empty(0), 30, generator, None) < probs
+        counts += nystrom._draw(torch.empty(0), 30, generator) < probs
     deviation = (probs * (1 - probs) / draws).sqrt()
     assert ((counts / draws - probs).abs() <= 4.5 * deviation + 1e-12).all()
 

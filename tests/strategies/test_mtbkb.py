@@ -234,6 +234,62 @@ def test_a_batch_of_trials_saves_and_continues(kind: type) -> None:
     assert torch.equal(run(first, 4).train_X, run(second, 4).train_X)
 
 
+def delayed(seed: int | list[int], bound: str, build: Builder = icm) -> MTBKB:
+    options = {"norm_bound": 20.0, "schedule": "delayed", "oversampling": 1.0}
+    return strategy({"choices": CHOICES}, build, seed=seed, bound=bound, **options)
+
+
+def list_draws(mtbkb: MTBKB) -> list[tuple[str, int]]:
+    """Whether the last draws were wider or fits, and of how many trials."""
+    return [(step[0], len(step[1])) for step in mtbkb._nystrom.steps if not isinstance(step, int)]
+
+
+bounds_of_batches = pytest.mark.parametrize(
+    ("bound", "build"), [("norm", icm), ("mixture", icm), ("mixture", KERNELS[7])], ids=["norm", "mixture", "matrix"]
+)
+
+
+@bounds_of_batches
+def test_delayed_trials_side_by_side_equal_trials_one_by_one(bound: str, build: Builder) -> None:
+    """Each draws when it is due, and the others take no notice."""
+    seeds = [3, 1, 4, 2, 5]
+    together = run(run(delayed(seeds, bound, build), 24), 2, q=2)
+    draws = list_draws(together)
+    assert {kind for kind, count in draws if count < len(seeds)} == {"widen", "fit"}
+    sizes = together.dictionary_size.tolist()
+    assert len(set(sizes)) > 1
+    known = together._known.surrogate.tracking
+    for i, seed in enumerate(seeds):
+        alone = run(run(delayed(seed, bound, build), 24), 2, q=2)
+        assert torch.equal(together.train_X[i], alone.train_X)
+        assert sizes[i] == alone.dictionary_size
+        assert sorted(together.dictionary[i, : sizes[i]].tolist()) == sorted(alone.dictionary.tolist())
+        close(together.radius[i], alone.radius, 1e-8)
+        close(known.mean[..., i, :, :], alone._known.surrogate.tracking.mean, 1e-8)
+        close(known.norm[..., i, :], alone._known.surrogate.tracking.norm, 1e-8)
+
+
+@bounds_of_batches
+@pytest.mark.parametrize("rounds", [18, 23])
+def test_a_batch_of_delayed_trials_continues_bit_for_bit(bound: str, build: Builder, rounds: int) -> None:
+    first, file = run(delayed([3, 1, 4, 2], bound, build), rounds), io.BytesIO()
+    draws = list_draws(first)
+    assert any(count < 4 for _, count in draws)
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    second = delayed([0, 0, 0, 0], bound, build)
+    second.load_state_dict(torch.load(file, weights_only=True))
+    assert list_draws(second) == draws
+    known, other = (one._known.surrogate.tracking for one in (first, second))
+    assert torch.equal(known.mean, other.mean)
+    assert torch.equal(known.covariance, other.covariance)
+    run(first, 6)
+    run(second, 6)
+    assert torch.equal(first.train_X, second.train_X)
+    assert torch.equal(first.dictionary, second.dictionary)
+    assert torch.equal(first.model.mean(CHOICES), second.model.mean(CHOICES))
+
+
 def test_each_trial_may_have_a_function_of_its_own() -> None:
     matrices = torch.stack([task_matrix(3, seed=seed) for seed in (0, 1)])
     bounds = torch.tensor([10.0, 20.0], dtype=torch.double)
