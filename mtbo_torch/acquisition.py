@@ -67,7 +67,7 @@ def scalarized_ucb(
     return scalarization.upper_bound(mean, deviations)
 
 
-def scalarized_bounds(belief: Belief, scalarization: Scalarization, radii: Tensor) -> tuple[Tensor, Tensor]:
+def scalarized_bounds(belief: Belief, scalarization: Scalarization, radii: Tensor) -> tuple[Tensor, ...]:
     """Return a lower and an upper bound of the scalarized tasks, ``... x q`` each, from a mixture.
 
     Args:
@@ -79,7 +79,7 @@ def scalarized_bounds(belief: Belief, scalarization: Scalarization, radii: Tenso
     directions, mean = scalarization.directions, belief.mean[0]
     lower, upper = find_bounds(belief, radii, directions)
     if directions is None:
-        return scalarization(lower), scalarization(upper)
+        return scalarization(torch.stack([lower.mT, upper.mT]).mT).unbind()  # points stay next to each other in memory
     center = mean @ directions.to(mean).mT
     return scalarization.upper_bound(mean, lower - center), scalarization.upper_bound(mean, upper - center)
 

@@ -358,4 +358,6 @@ def _convert(**numbers: Number) -> list[Tensor]:
     first = torch.as_tensor(first)
     first = first if first.is_floating_point() else first.to(torch.get_default_dtype())
     # Python numbers stay on the CPU: moving one to the device would wait for the device.
-    return [first] + [x.to(first) if isinstance(x, Tensor) else torch.tensor(x, dtype=first.dtype) for x in others]
+    return [first] + [
+        x.to(first) if isinstance(x, Tensor) else torch.scalar_tensor(x, dtype=first.dtype) for x in others
+    ]

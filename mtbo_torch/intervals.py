@@ -179,7 +179,7 @@ def find_bounds(belief: Belief, radii: Tensor, directions: Tensor | None = None)
     mean, variance = belief.mean, belief.variance(directions)
     center = mean if directions is None else mean @ directions.to(mean).mT
     between = [1] * (mean.dim() - 2 - radii.dim())
-    radii = radii.to(mean).reshape(len(radii), *between, *radii.shape[1:], 1, 1)
+    radii = radii.to(mean).reshape(radii.shape[0], *between, *radii.shape[1:], 1, 1)
     root = root_of(variance)
     # Both have their points next to each other in memory where there are many, and so should the results.
     lower, upper = torch.addcmul(center, radii, root, value=-1), torch.addcmul(center, radii, root)

@@ -55,6 +55,11 @@ class GrowingRows:
         return self._buffer.tensor if self.length == self.capacity else self._buffer.tensor[..., : self.length, :]
 
     @property
+    def batch_shape(self) -> torch.Size:
+        """The shape before that of the rows."""
+        return self._buffer.tensor.shape[:-2]
+
+    @property
     def capacity(self) -> int:
         """The number of rows that the buffer has room for."""
         return self._buffer.tensor.shape[-2]
@@ -78,7 +83,7 @@ class GrowingRows:
         else:
             buffer = self._buffer
         # Writing through .data leaves the version counter alone: graphs that saved the older prefix stay valid.
-        buffer.tensor.data[..., self.length : length, :] = padded
+        buffer.tensor.data.narrow(-2, self.length, new.shape[-2]).copy_(padded)
         buffer.used = length
         return GrowingRows(buffer, length)
 

@@ -93,9 +93,8 @@ class Lookup:
     def find(self, X: Tensor) -> Tensor:
         """Return the places ``(b) x q`` of the first points that equal ``(b) x q x d`` ones; -1 for none."""
         factors, codes, order = self._index
-        start = torch.searchsorted(codes, _encode(X, factors)).clamp_max(len(codes) - 1)
-        places = order[start]
-        return torch.where((self.points[places] == X).all(dim=-1), places, -1)
+        places = order[torch.searchsorted(codes, _encode(X, factors)).clamp_max_(codes.shape[0] - 1)]
+        return places.masked_fill_((self.points[places] != X).any(dim=-1), -1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,22 +143,26 @@ class Sites:
 
     def add(self, places: Tensor, Y: Tensor) -> Sites:
         """Take in ``(b) x q x n`` values at ``(b) x q`` places, which are on the CPU."""
+        slots = torch.searchsorted(self.places, places)
+        if (slots == torch.searchsorted(self.places, places, right=True)).any():
+            return self._make_room(places).add(places, Y)
+        slots = slots.to(Y.device)
+        counts = self.counts.scatter_add(-1, slots, torch.ones_like(slots, dtype=Y.dtype))
+        index = slots.unsqueeze(-1).expand_as(Y)
+        # About the means so far, so that nothing is lost where values are large beside their differences.
+        apart = Y - self.means.gather(-2, index)
+        means = self.means.scatter_add(-2, index, apart / counts.gather(-1, slots).unsqueeze(-1))
+        more = (apart * (Y - means.gather(-2, index))).sum(dim=(-2, -1))
+        return Sites(counts, means, (self.scatter + more).clamp_min(0), self.places)
+
+    def _make_room(self, places: Tensor) -> Sites:
+        """Return the same with more places, where nothing was observed yet."""
         new = places.unique()
         new = new[~torch.isin(new, self.places)]
         known, order = torch.cat([self.places, new]).sort()
-        moved = torch.cat([order, torch.searchsorted(known, places).flatten()]).to(Y.device)  # one wait for both
-        order, slots = moved[: len(known)], moved[len(known) :].reshape(places.shape)
-        counts, means = self.counts, self.means
-        if len(new):
-            counts = torch.nn.functional.pad(counts, (0, len(new)))[..., order]
-            means = torch.nn.functional.pad(means, (0, 0, 0, len(new)))[..., order, :]
-        counts = counts.scatter_add(-1, slots, torch.ones_like(slots, dtype=Y.dtype))
-        index = slots.unsqueeze(-1).expand_as(Y)
-        # About the means so far, so that nothing is lost where values are large beside their differences.
-        apart = Y - means.gather(-2, index)
-        means = means.scatter_add(-2, index, apart / counts.gather(-1, slots).unsqueeze(-1))
-        more = (apart * (Y - means.gather(-2, index))).sum(dim=(-2, -1))
-        return Sites(counts, means, (self.scatter + more).clamp_min(0), known)
+        order, pad = order.to(self.means.device), torch.nn.functional.pad
+        counts = pad(self.counts, (0, len(new)))[..., order]
+        return Sites(counts, pad(self.means, (0, 0, 0, len(new)))[..., order, :], self.scatter, known)
 
 
 def _encode(X: Tensor, factors: Tensor) -> Tensor:

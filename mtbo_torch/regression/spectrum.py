@@ -101,7 +101,7 @@ class Spectrum:
 
     def total(self, per_group: Tensor) -> Tensor:
         """Sum a number of each group over all its directions, ``(b) x r`` to ``(b)``."""
-        return (per_group * self._counts).sum(dim=-1)
+        return torch.linalg.vecdot(per_group, self._counts)
 
     @cached_property
     def _squares(self) -> Tensor:

@@ -512,7 +512,10 @@ class Strategy(ABC):
         """
         if not self._pending:
             return [], False
-        apart = (x.unsqueeze(-2) - self._pending_points().unsqueeze(-3)) / self.space.span
+        pending = self._pending_points()
+        if torch.equal(x, pending):  # as in most rounds
+            return list(self._pending), True
+        apart = (x.unsqueeze(-2) - pending.unsqueeze(-3)) / self.space.span
         farthest = apart.abs().amax(dim=(*range(x.dim() - 2), -1)).tolist()  # q x p
         matching: list[int] = []
         for row in farthest:

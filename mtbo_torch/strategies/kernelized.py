@@ -126,11 +126,14 @@ class KernelStrategy(ModelStrategy[ModelT]):
 
     def _doubt(self, needed: Tensor) -> None:
         """Warn, once, if no function of the norm that is presumed explains what was told, but one of those needed."""
-        given = torch.as_tensor(self.norm_bound, dtype=needed.dtype).to(needed).expand_as(needed)
+        assert self.norm_bound is not None
+        given = self.norm_bound.to(needed) if isinstance(self.norm_bound, Tensor) else self.norm_bound
         if self._has_doubts or not (needed > given).any():
             return
-        self._has_doubts, worst = True, int((needed - given).argmax())
-        presumed, smallest = (values.flatten()[worst].item() for values in (given, needed))
+        lacking = needed - given
+        self._has_doubts, worst = True, int(lacking.argmax())
+        smallest = needed.flatten()[worst].item()
+        presumed = smallest - lacking.flatten()[worst].item()
         warnings.warn(
             f"No function of norm {presumed:.4g} explains the values told at the level delta = {self.delta}. With this "
             f"noise_scale, norm_bound should be at least {smallest:.4g}.",
