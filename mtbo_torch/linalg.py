@@ -106,15 +106,15 @@ def thin_product(left: Tensor, right: Tensor) -> Tensor:
     return left * right if left.shape[-1] == 1 else left @ right
 
 
-def plus_product(matrix: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Return ``matrix + left @ right`` for ``... x m x q`` and ``... x q x k``, in one pass where there is one."""
+def plus_product(matrix: Tensor, left: Tensor, right: Tensor, sign: int = 1) -> Tensor:
+    """Return ``matrix + sign * left @ right`` for ``... x m x q`` and ``... x q x k``, where possible in one pass."""
     if left.shape[-1] == 1:
-        return torch.addcmul(matrix, left, right)
+        return torch.addcmul(matrix, left, right, value=sign)
     if matrix.dim() == left.dim() == right.dim() == 2:
-        return torch.addmm(matrix, left, right)
+        return torch.addmm(matrix, left, right, alpha=sign)
     if matrix.dim() == left.dim() == right.dim() == 3 and left.shape[0] == right.shape[0]:
-        return torch.baddbmm(matrix, left, right)
-    return matrix + left @ right
+        return torch.baddbmm(matrix, left, right, alpha=sign)
+    return torch.add(matrix, left @ right, alpha=sign)
 
 
 def eye_like(matrix: Tensor) -> Tensor:

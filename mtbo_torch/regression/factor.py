@@ -52,7 +52,7 @@ class GrowingRows:
     def rows(self) -> Tensor:
         """``... x length x width``, a view."""
         # Rows with a gradient are always all of a buffer, and a view that is kept might be of rows without one.
-        return self._buffer.tensor if self.length == self.capacity else self._buffer.tensor[..., : self.length, :]
+        return self._buffer.tensor if self.length == self.capacity else self._buffer.tensor.narrow(-2, 0, self.length)
 
     @property
     def batch_shape(self) -> torch.Size:

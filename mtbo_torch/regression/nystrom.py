@@ -24,7 +24,7 @@ from mtbo_torch.regression.base import Audit, Border, Growth, Regression, Tracke
 from mtbo_torch.regression.factor import GrowingRows
 from mtbo_torch.regression.sites import Distinct, Sites, rows_at
 from mtbo_torch.regression.structure import MatrixKernel
-from mtbo_torch.regression.subspace import Subspace, add_outer, outer_by_point
+from mtbo_torch.regression.subspace import Subspace, outer_by_point
 from mtbo_torch.regression.whitened import GroupedRows, RowKernel
 
 # Data that are there at once begin with a dictionary of this many points.
@@ -367,10 +367,11 @@ class NystromRegression(Regression):
         residual, features = _whiten_both(residual, deviations), _whiten_rows(features, deviations)
         product = features @ self.inverse
         seen = outer_by_point(product, features)
-        joint = torch.addcmul(seen, rows.eigvals[..., None, None], residual)
+        joint = torch.addcmul(seen, rows.scales, residual)
         both = cholesky_plus_one(torch.stack([seen, joint]))
         chol, (logdets, gain) = both[0], cholesky_logdet(both).unbind()
         directions = solve_lower(chol, product)
+        columns = directions.mT
         error = _whiten_rows(rows.targets(Y), deviations) - outer_by_point(features, self.coefficients.mT)
         residuals = solve_lower(chol, error)
         variances = _diagonal_blocks(joint[..., : rows.leading_groups, :, :], rows.rows_per_point)
@@ -378,9 +379,9 @@ class NystromRegression(Regression):
             self,
             observed_X=self.observed_X.extend(X),
             observed_Y=self.observed_Y.extend(Y),
-            inverse=add_outer(self.inverse, directions.mT, -1),
+            inverse=plus_product(self.inverse, columns, directions, -1),
             previous_inverse=self.inverse,
-            coefficients=plus_product(self.coefficients, directions.mT, residuals),
+            coefficients=plus_product(self.coefficients, columns, residuals),
             logdets=self.logdets + logdets,
             information=torch.add(self.information, rows.logdet(gain).clamp_min(0), alpha=0.5),
             drift=self.drift + self._of_first(rows.whitened_norm(variances).clamp_min(0).sum(dim=-1)),
@@ -573,8 +574,8 @@ class TrackedNystrom(Tracked):
         if self.columns is None or self.regression.batch_shape:
             return {}
         p = self.residual.shape[-1]
-        own = self.columns.rows[..., place * p : (place + 1) * p]  # G x mp x p
-        return {"features": own.mT, "residual": self.residual[..., place, :, :]}
+        own = self.columns.rows.narrow(-1, place * p, p)  # G x mp x p
+        return {"features": own.mT.contiguous(), "residual": self.residual.select(-3, place)}
 
     def _project(self, *directions: Tensor) -> list[Tensor]:
         """Multiply directions ``(b) x r x q x mp`` by the features, to ``(b) x r x q x Np``, all in one pass."""
@@ -605,9 +606,13 @@ class TrackedNystrom(Tracked):
 
 def _add_squares(blocks: Tensor, rows: Tensor, sign: int) -> Tensor:
     r"""Return ``... x N x p x p`` blocks with those of :math:`\pm R^T R` added, for rows R, ``... x q x Np``."""
-    if blocks.shape[-1] == 1 and rows.shape[-2] > 1:
+    if blocks.shape[-1] > 1:
+        left = torch.unflatten(rows.mT, -2, (-1, blocks.shape[-1]))
+        return plus_product(blocks, left, left.mT, sign)
+    if rows.shape[-2] > 1:
         return torch.add(blocks, rows.square().sum(dim=-2)[..., None, None], alpha=sign)
-    return add_outer(blocks, torch.unflatten(rows.mT, -2, (-1, blocks.shape[-1])), sign)
+    column = rows.mT.unsqueeze(-1)
+    return torch.addcmul(blocks, column, column, value=sign)
 
 
 def _fit(

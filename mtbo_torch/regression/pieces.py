@@ -97,13 +97,12 @@ class TrackedPieces(Belief):
             noise: ``(b) x q x n`` variances, where observations have their own.
             renew: What to do with the regression before points are tracked by it, such as drawing a dictionary.
         """
-        places = None if self.lookup is None else self.lookup.find(X).cpu()
-        listed = [-1] if places is None else places.flatten().tolist()
-        grown = self.regression.append(X, Y, noise, **self._recall(listed))
+        places = [-1] if self.lookup is None else self.lookup.list_places(X)
+        grown = self.regression.append(X, Y, noise, **self._recall(places))
         tracked = self.advance(grown if renew is None else renew(grown))
-        if self.sites is None or places is None or -1 in listed:
+        if self.sites is None or -1 in places:
             return tracked
-        sites = self.sites.add(places, Y)
+        sites = self.sites.add(torch.tensor(places).reshape(X.shape[:-1]), Y)
         return tracked.with_sites(sites, self._spread if sites.places is self.sites.places else None)
 
     def _recall(self, places: list[int]) -> dict[str, Tensor]:
@@ -143,7 +142,7 @@ class TrackedPieces(Belief):
         known = []
         for part, (rows, here) in zip(self.parts, self._spread, strict=True):
             assert isinstance(part, TrackedNystrom)
-            known.append((rows, part.mean[..., here, :], part.residual[..., here, :, :]))
+            known.append((rows, part.mean.index_select(-2, here), part.residual.index_select(-3, here)))
         return self.regression.audit_at(self.sites, known)
 
     def _find_spread(self, places: Tensor) -> Spread:

@@ -156,10 +156,3 @@ def outer_by_point(left: Tensor, right: Tensor) -> Tensor:
     if left.shape[-2] == 1:
         return torch.linalg.vecdot(left, right).unsqueeze(-2)
     return left @ right.mT
-
-
-def add_outer(matrix: Tensor, left: Tensor, sign: int) -> Tensor:
-    """Return ``matrix + sign * left @ left.mT`` for ``... x p x q``, in one pass when q is one, as in most rounds."""
-    if left.shape[-1] == 1:
-        return torch.addcmul(matrix, left, left.mT, value=sign)
-    return torch.add(matrix, outer_by_point(left, left), alpha=sign)

@@ -42,6 +42,11 @@ class GroupedRows:
         """``(b) x r``, the factor of each group's kernel."""
         return self.kernel.eigvals
 
+    @cached_property
+    def scales(self) -> Tensor:
+        """``(b) x r x 1 x 1``, the same beside matrices."""
+        return self.eigvals[..., None, None]
+
     @property
     def leading_groups(self) -> int:
         """The number of first groups that decide the norm in units of the noise."""
@@ -98,7 +103,13 @@ class GroupedRows:
 
     def variances(self, blocks: Tensor, directions: Tensor | None) -> Tensor:
         """Do so for ``(b) x N x k`` variances along ``(b) x k x n`` directions, or of the tasks with None."""
+        if directions is None:
+            return (self._shares @ blocks[..., 0, 0]).mT
         return self.spectrum.spread_variances(blocks[..., 0, 0], self.noise, directions)
+
+    @cached_property
+    def _shares(self) -> Tensor:
+        return self.spectrum.share(self.noise)
 
     def norm(self, blocks: Tensor) -> Tensor:
         """Turn ``(b) x groups_in_norm x N x p x p`` covariances into norms ``(b) x N``, noise restored."""
@@ -137,6 +148,10 @@ class MatrixRows:
     @property
     def eigvals(self) -> Tensor:
         return self.noise.new_ones(1)
+
+    @property
+    def scales(self) -> Tensor:
+        return self.eigvals[..., None, None]
 
     def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
         sd1, sd2 = (self._deviations(X.shape[-2]) for X in (X1, X2))

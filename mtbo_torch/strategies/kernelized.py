@@ -272,8 +272,8 @@ class KernelStrategy(ModelStrategy[ModelT]):
         self._gaps = GrowingRows.of(torch.full_like(self._gaps.rows, torch.inf))
 
     def _propose(self, weights: Tensor, fixed: Mapping[int, float]) -> Tensor:
-        used, pending = self._observed_X.rows, self._pending_points()
-        if pending.shape[-2]:  # there may be very many points told, which nobody wants to copy
+        used, pending = self._observed_X.rows, self._pending_points() if self._pending else None
+        if pending is not None:  # there may be very many points told, which nobody wants to copy
             used = torch.cat([used, pending], dim=-2)
         self.space.require_room(used, weights.shape[-2], fixed)
         with torch.no_grad():
@@ -282,7 +282,7 @@ class KernelStrategy(ModelStrategy[ModelT]):
             else:
                 surrogate, radius, needed = self._judge(self._mixture)
                 self._doubt(needed)
-            if pending.shape[-2]:
+            if pending is not None:
                 surrogate = surrogate.imagine(pending)
         gaps, found = self._gaps, list[Tensor]()
         for weight in weights.unbind(dim=-2):
@@ -296,7 +296,7 @@ class KernelStrategy(ModelStrategy[ModelT]):
                 gaps = gaps.extend(self._find_gap(search, point, values))
             found.append(point)
         self._gaps = gaps
-        return torch.cat(found, dim=-2)
+        return found[0] if len(found) == 1 else torch.cat(found, dim=-2)
 
     def _plan(
         self, surrogate: Surrogate, weights: Tensor, radius: Tensor, used: Tensor, fixed: Mapping[int, float]
