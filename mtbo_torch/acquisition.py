@@ -22,7 +22,7 @@ from torch import Tensor
 
 from mtbo_torch.checks import require_finite, require_positive, require_tensor
 from mtbo_torch.feasibility import OutcomeConstraints
-from mtbo_torch.intervals import Mixture, find_bounds
+from mtbo_torch.intervals import Mixture, find_both_bounds, find_bounds
 from mtbo_torch.linalg import root_of
 from mtbo_torch.models import MultiTaskGPModel, NystromMultiTaskGP
 from mtbo_torch.regression import Belief, IndependentBeliefs, JointBelief, PointBelief
@@ -53,7 +53,7 @@ def scalarized_ucb(
     if bound == "norm":
         deviation = radius.to(mean).unsqueeze(-1) * root_of(belief.norm)
         value = scalarization(mean) if blur is None else scalarization.round_off(mean, deviation.unsqueeze(-1) + blur)
-        return value + scalarization.lipschitz.to(mean).unsqueeze(-1) * deviation
+        return torch.addcmul(value, scalarization.lipschitz.to(mean).unsqueeze(-1), deviation)
     if bound == "tasks":
         return scalarization(mean + radius.to(mean)[..., None, None] * root_of(belief.variance()))
     if bound == "mixture":
@@ -67,7 +67,7 @@ def scalarized_ucb(
     return scalarization.upper_bound(mean, deviations)
 
 
-def scalarized_bounds(belief: Belief, scalarization: Scalarization, radii: Tensor) -> tuple[Tensor, Tensor]:
+def scalarized_bounds(belief: Belief, scalarization: Scalarization, radii: Tensor) -> tuple[Tensor, ...]:
     """Return a lower and an upper bound of the scalarized tasks, ``... x q`` each, from a mixture.
 
     Args:
@@ -76,12 +76,13 @@ def scalarized_bounds(belief: Belief, scalarization: Scalarization, radii: Tenso
         radii: ``A x (b)``.
     """
     scalarization, belief = scalarization.on_objectives(belief)
-    directions, mean = scalarization.directions, belief.mean[0]
-    lower, upper = find_bounds(belief, radii, directions)
+    directions = scalarization.directions
+    bounds = find_both_bounds(belief, radii, directions)
     if directions is None:
-        return scalarization(lower), scalarization(upper)
+        return scalarization(bounds).unbind()
+    mean = belief.mean[0]
     center = mean @ directions.to(mean).mT
-    return scalarization.upper_bound(mean, lower - center), scalarization.upper_bound(mean, upper - center)
+    return tuple(scalarization.upper_bound(mean, bound - center) for bound in bounds)
 
 
 def weigh_by_feasibility(

@@ -62,9 +62,9 @@ def require_positive(name: str, value: object, remedy: str, allow_zero: bool = F
     wanted = "finite and >= 0" if allow_zero else "finite and > 0"
     if isinstance(value, bool) or not isinstance(value, Real | Tensor):
         raise ValueError(f"{name} should be a number, {wanted}, got {value!r}. {remedy}")
-    if isinstance(value, Tensor):
-        if value.is_complex() or value.device.type == "meta":
-            raise ValueError(f"{name} should hold real numbers, got {value.dtype} on {value.device}. {remedy}")
+    if isinstance(value, Tensor) and (value.is_complex() or value.device.type == "meta"):
+        raise ValueError(f"{name} should hold real numbers, got {value.dtype} on {value.device}. {remedy}")
+    if isinstance(value, Tensor) and value.numel() != 1:
         good = bool((((value >= 0) if allow_zero else (value > 0)) & (value < torch.inf)).all())
     else:
         number = float(value)

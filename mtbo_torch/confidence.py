@@ -3,6 +3,7 @@ r"""Confidence radii :math:`\beta_t`: how many standard deviations the bounds li
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,7 +44,7 @@ def exact_radius(info_gain: Number, norm_bound: Number, noise_scale: Number, eta
         tensor(6.)
     """
     gain, b, sigma, eta = _check_numbers(info_gain, norm_bound, noise_scale, eta, delta, name="info_gain")
-    return b + sigma / eta.sqrt() * (2 * math.log(1 / delta) + 2 * gain).sqrt()
+    return b + sigma / eta**0.5 * (2 * math.log(1 / delta) + 2 * gain).sqrt()
 
 
 def mixture_radius(info_gain: Number, norm_bound: Number, noise_scale: Number, eta: Number, delta: float) -> Tensor:
@@ -70,7 +71,7 @@ def mixture_radius(info_gain: Number, norm_bound: Number, noise_scale: Number, e
         tensor(5.)
     """
     gain, b, sigma, eta = _check_numbers(info_gain, norm_bound, noise_scale, eta, delta, name="info_gain")
-    return (b.square() + sigma.square() / eta * (2 * math.log(1 / delta) + 2 * gain)).sqrt()
+    return (b**2 + sigma**2 / eta * (2 * math.log(1 / delta) + 2 * gain)).sqrt()
 
 
 def mixture_deviation(info_gain: Number, quadratic: Number, noise_scale: Number, eta: Number, delta: float) -> Tensor:
@@ -97,7 +98,7 @@ def mixture_deviation(info_gain: Number, quadratic: Number, noise_scale: Number,
     require_positive("quadratic", quadratic, QUADRATIC, allow_zero=True)
     gain, _, sigma, eta = _check_numbers(info_gain, 0.0, noise_scale, eta, delta, name="info_gain")
     gain, q = _convert(info_gain=gain, quadratic=quadratic)
-    return sigma.square() * (2 * math.log(1 / delta) + 2 * gain) + eta * q
+    return sigma**2 * (2 * math.log(1 / delta) + 2 * gain) + eta * q
 
 
 def dual_radius(
@@ -150,6 +151,7 @@ def dual_radius(
     require_positive("unexplained", unexplained, "Pass what may hide in what the dictionary misses.", allow_zero=True)
     R, q, b, alpha = _convert(deviation=deviation, quadratic=quadratic, norm_bound=norm_bound, alpha=alpha)
     _, rho2, kappa = _convert(deviation=R, missed=missed, unexplained=unexplained)
+    b, rho2 = (x if isinstance(x, Tensor) else torch.tensor(x, dtype=R.dtype) for x in (b, rho2))
     return widen_for_missed((b.square() + 2 * kappa * b + R / alpha - q).sqrt(), b, rho2)
 
 
@@ -204,7 +206,7 @@ def nystrom_radius(
     """
     gain, b, sigma, eta = _check_numbers(info_gain, norm_bound, noise_scale, eta, delta, name="info_gain")
     rho = _compute_rho(epsilon)
-    noise_part = sigma / eta.sqrt() * (2 * math.log(2 / delta) + 2 * rho * gain).sqrt()
+    noise_part = sigma / eta**0.5 * (2 * math.log(2 / delta) + 2 * rho * gain).sqrt()
     return b * (1 + 1 / math.sqrt(1 - epsilon)) + noise_part
 
 
@@ -287,7 +289,7 @@ def independent_nystrom_radius(
     rho = _compute_rho(epsilon)
     kappa = torch.as_tensor(largest_variance, dtype=total.dtype, device=total.device)
     logarithm = (kappa * max(num_observations, 1)).log().clamp_min(0)
-    noise_part = 2 * sigma * (rho * logarithm * total + math.log(1 / delta)).sqrt() / eta.sqrt()
+    noise_part = 2 * sigma * (rho * logarithm * total + math.log(1 / delta)).sqrt() / eta**0.5
     return math.sqrt(num_tasks) * (noise_part + (1 + 1 / math.sqrt(1 - epsilon)) * b)
 
 
@@ -338,8 +340,8 @@ def _compute_rho(epsilon: float) -> float:
 
 def _check_numbers(
     complexity: Number, norm_bound: Number, noise_scale: Number, eta: Number, delta: float, name: str
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Check the arguments of a radius, and return them as tensors of one dtype."""
+) -> tuple[Tensor, Number, Number, Number]:
+    """Check the arguments of a radius, and return them as :func:`_convert` does."""
     require_positive(name, complexity, "Pass it from the model.", allow_zero=True)
     require_positive("norm_bound", norm_bound, "Pass a bound on the RKHS norm of the objective.", allow_zero=True)
     require_positive("noise_scale", noise_scale, "Pass the noise's standard deviation.", allow_zero=True)
@@ -349,13 +351,13 @@ def _check_numbers(
     return first, b, sigma, eta
 
 
-def _convert(**numbers: Number) -> list[Tensor]:
-    """Return numbers, by name, as tensors of one dtype, that of the first."""
+def _convert(**numbers: Number) -> tuple[Tensor, *tuple[Any, ...]]:
+    """Return numbers, by name, the first as a tensor, and other tensors in its dtype and on its device."""
     *most, last = numbers
     shapes = [value.shape for value in numbers.values() if isinstance(value, Tensor)]
     require_broadcast(f"{', '.join(most)} and {last}", *shapes)
     first, *others = numbers.values()
     first = torch.as_tensor(first)
     first = first if first.is_floating_point() else first.to(torch.get_default_dtype())
-    # Python numbers stay on the CPU: moving one to the device would wait for the device.
-    return [first] + [x.to(first) if isinstance(x, Tensor) else torch.tensor(x, dtype=first.dtype) for x in others]
+    # Python numbers stay what they are: moving one to the device would wait for the device.
+    return first, *[x.to(first) if isinstance(x, Tensor) else x for x in others]

@@ -176,11 +176,17 @@ def find_bounds(belief: Belief, radii: Tensor, directions: Tensor | None = None)
         >>> find_bounds(PointBelief(torch.zeros(2, 1, 1), variances), radii=torch.tensor([1.0, 3.0]))
         (tensor([[-2.]]), tensor([[2.]]))
     """
+    lower, upper = find_both_bounds(belief, radii, directions).unbind()
+    return lower, upper
+
+
+def find_both_bounds(belief: Belief, radii: Tensor, directions: Tensor | None = None) -> Tensor:
+    """Return the same in one tensor, ``2 x ... x q x k``."""
     mean, variance = belief.mean, belief.variance(directions)
     center = mean if directions is None else mean @ directions.to(mean).mT
     between = [1] * (mean.dim() - 2 - radii.dim())
-    radii = radii.to(mean).reshape(len(radii), *between, *radii.shape[1:], 1, 1)
+    radii = radii.to(mean).reshape(radii.shape[0], *between, *radii.shape[1:], 1, 1)
     root = root_of(variance)
     # Both have their points next to each other in memory where there are many, and so should the results.
     lower, upper = torch.addcmul(center, radii, root, value=-1), torch.addcmul(center, radii, root)
-    return lower.mT.amax(dim=0).mT, upper.mT.amin(dim=0).mT
+    return torch.stack([lower.mT.amax(dim=0), upper.mT.amin(dim=0)]).mT

@@ -98,7 +98,23 @@ def solve_lower(chol: Tensor, right: Tensor) -> Tensor:
 
 def cholesky_logdet(chol: Tensor) -> Tensor:
     """Return the log-determinant ``...`` of the matrix with the Cholesky factor ``... x q x q``."""
-    return 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+    return 2 * (chol[..., 0, 0].log() if chol.shape[-1] == 1 else chol.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1))
+
+
+def thin_product(left: Tensor, right: Tensor) -> Tensor:
+    """Return ``left @ right`` for ``... x m x q`` and ``... x q x k``, elementwise when q is one."""
+    return left * right if left.shape[-1] == 1 else left @ right
+
+
+def plus_product(matrix: Tensor, left: Tensor, right: Tensor, sign: int = 1) -> Tensor:
+    """Return ``matrix + sign * left @ right`` for ``... x m x q`` and ``... x q x k``, where possible in one pass."""
+    if left.shape[-1] == 1:
+        return torch.addcmul(matrix, left, right, value=sign)
+    if matrix.dim() == left.dim() == right.dim() == 2:
+        return torch.addmm(matrix, left, right, alpha=sign)
+    if matrix.dim() == left.dim() == right.dim() == 3 and left.shape[0] == right.shape[0]:
+        return torch.baddbmm(matrix, left, right, alpha=sign)
+    return torch.add(matrix, left @ right, alpha=sign)
 
 
 def eye_like(matrix: Tensor) -> Tensor:
@@ -108,7 +124,7 @@ def eye_like(matrix: Tensor) -> Tensor:
 
 def trace(matrix: Tensor) -> Tensor:
     """Return the traces ``...`` of ``... x n x n`` matrices."""
-    return matrix.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+    return matrix[..., 0, 0] if matrix.shape[-1] == 1 else matrix.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
 
 
 def kron(K: Tensor, B: Tensor) -> Tensor:

@@ -654,7 +654,8 @@ def _beside_points(vectors: Tensor, Y: Tensor) -> Tensor:
 
 
 def _positive_uniform(like: Tensor, generator: torch.Generator | None) -> Tensor:
-    return torch.empty_like(like).uniform_(generator=generator).clamp_min(torch.finfo(like.dtype).eps)
+    uniform = torch.rand(like.shape, generator=generator, dtype=like.dtype, device=like.device)
+    return uniform.clamp_min_(torch.finfo(like.dtype).eps)
 
 
 def _checked_shape(shape: object) -> tuple[int, ...]:

@@ -522,7 +522,8 @@ class Choices(Space):
 
     def score(self, task: Search) -> tuple[Tensor, Tensor]:
         """Return the values of all choices, ``(b) x N x c``, and the first of them, or -Inf where it is not allowed."""
-        values = torch.cat([task.acquire(*beliefs) for beliefs in task.list_tracked()], dim=-2)
+        pieces = [task.acquire(*beliefs) for beliefs in task.list_tracked()]
+        values = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-2)
         first = values[..., 0]
         if self.repeat and not task.fixed:
             return values, first
@@ -602,12 +603,12 @@ def make_space(
 def _pick_best(values: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
     """Return the place of a largest entry of each ``(b) x N`` row, ``(b) x 1``, of equal ones at random."""
     number = (values == values.amax(dim=-1, keepdim=True)).cumsum(dim=-1, dtype=torch.double)
-    wanted = draw_ties(number[..., -1], generators).unsqueeze(-1)
+    wanted = draw_ties(number[..., -1:], generators)
     # There is none if a value is NaN.
     return torch.searchsorted(number, wanted, right=True).clamp_max(values.shape[-1] - 1)
 
 
 def draw_ties(counts: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-    """Return ``(b)`` numbers, each at random from zero on and below its count, a generator for each."""
+    """Return ``(b)`` or ``(b) x 1`` numbers, each at random from zero on and below its count, a generator for each."""
     uniform = torch.cat([torch.rand(1, generator=source, dtype=torch.double) for source in generators])
     return uniform.reshape(counts.shape).to(counts.device) * counts

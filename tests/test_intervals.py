@@ -283,6 +283,9 @@ def test_sites_are_the_observations_grouped() -> None:
                 left[index[:-1]] += (here - here.mean(dim=0)).square().sum()
         close(sites.scatter, left, 1e-9)
         close(Sites.of(Distinct.of(X, Y), Y).scatter, left, 1e-9)
+        assert (
+            sites.add(places[..., :3].contiguous(), Y[..., :3, :]).places is sites.places
+        )  # which nobody has to look up again
 
 
 @pytest.mark.parametrize("schedule", ["every_round", "delayed"])

@@ -35,9 +35,9 @@ class ScalarKernel(Protocol):
 def shared_product(left: Tensor, right: Tensor) -> Tensor:
     """Return ``left @ right`` for ``(b) x r x q x m`` and ``(b) x G x m x N``; with G = 1 read `right` only once."""
     groups, q = left.shape[-3:-1]
-    if right.shape[-3] == groups:
+    if right.shape[-3] > 1:
         return left @ right
-    return (left.flatten(-3, -2) @ right.squeeze(-3)).unflatten(-2, (groups, q))
+    return torch.unflatten(left.flatten(-3, -2) @ right.squeeze(-3), -2, (groups, q))
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class Regression(ABC):
     @property
     def is_swept(self) -> bool:
         """Whether there are several regressions of the same data, one for each noise in front."""
-        return self.noise.dim() > self.train_X.dim()
+        return self.noise.dim() > len(self.batch_shape) + 2
 
     @property
     def expected_noise(self) -> Tensor:

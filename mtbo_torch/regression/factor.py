@@ -52,7 +52,12 @@ class GrowingRows:
     def rows(self) -> Tensor:
         """``... x length x width``, a view."""
         # Rows with a gradient are always all of a buffer, and a view that is kept might be of rows without one.
-        return self._buffer.tensor if self.length == self.capacity else self._buffer.tensor[..., : self.length, :]
+        return self._buffer.tensor if self.length == self.capacity else self._buffer.tensor.narrow(-2, 0, self.length)
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """The shape before that of the rows."""
+        return self._buffer.tensor.shape[:-2]
 
     @property
     def capacity(self) -> int:
@@ -78,7 +83,7 @@ class GrowingRows:
         else:
             buffer = self._buffer
         # Writing through .data leaves the version counter alone: graphs that saved the older prefix stay valid.
-        buffer.tensor.data[..., self.length : length, :] = padded
+        buffer.tensor.data.narrow(-2, self.length, new.shape[-2]).copy_(padded)
         buffer.used = length
         return GrowingRows(buffer, length)
 

@@ -12,7 +12,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from mtbo_torch.linalg import cholesky_logdet, cholesky_plus_one, eye_like, safe_cholesky, solve_lower, trace
+from mtbo_torch.linalg import (
+    cholesky_logdet,
+    cholesky_plus_one,
+    eye_like,
+    plus_product,
+    safe_cholesky,
+    solve_lower,
+    trace,
+)
 from mtbo_torch.regression.base import (
     Audit,
     Border,
@@ -28,7 +36,7 @@ from mtbo_torch.regression.base import (
 from mtbo_torch.regression.factor import GrowingRows
 from mtbo_torch.regression.sites import Distinct, Sites, rows_at
 from mtbo_torch.regression.structure import MatrixKernel
-from mtbo_torch.regression.subspace import Subspace, add_outer, plus_product, take_rows
+from mtbo_torch.regression.subspace import Subspace, outer_by_point, take_rows
 from mtbo_torch.regression.whitened import GroupedRows, RowKernel
 
 # Data that are there at once begin with a dictionary of this many points.
@@ -163,6 +171,14 @@ class NystromRegression(Regression):
         return self.rows.noise if self.deviations is None else self.deviations.square()
 
     @property
+    def batch_shape(self) -> torch.Size:
+        return self.observed_X.batch_shape
+
+    @property
+    def num_observations(self) -> int:
+        return self.observed_X.length
+
+    @property
     def rows(self) -> RowKernel:
         """The whitened kernel between rows."""
         return self.subspace.rows
@@ -217,16 +233,17 @@ class NystromRegression(Regression):
         for place, mean, residual in pieces:
             counts, apart = sites.counts[..., place], sites.means[..., place, :] - mean
             weighted = counts.unsqueeze(-1) * apart
-            left = rows.targets(weighted).unflatten(-2, (-1, rows.rows_per_point))  # (b) x r x u x p x k
+            left = rows.targets(weighted)  # (b) x r x up x k
             if rows.rows_per_point == 1:
-                own = residual.sqrt() * left.abs()
+                own = residual[..., 0].sqrt() * left.abs()
             else:
-                own = (left * (residual @ left)).sum(dim=-2, keepdim=True).clamp_min(0).sqrt()
-            parts.append(((weighted * apart).sum(dim=(-2, -1)), _sum_traces(residual, counts), own.sum(dim=(-3, -2))))
+                left = left.unflatten(-2, (-1, rows.rows_per_point))
+                own = (left * (residual @ left)).sum(dim=-2).clamp_min(0).sqrt()
+            parts.append(((weighted * apart).sum(dim=(-2, -1)), _sum_traces(residual, counts), own.sum(dim=-2)))
         squares, trace, roots = (reduce(torch.add, part) for part in zip(*parts, strict=True))
         quadratic = (sites.scatter + squares) / self.noise[..., 0, 0] + self._squared_norm
         missed = (rows.eigvals * trace).amax(dim=-1)
-        unexplained = (rows.eigvals * roots.square().sum(dim=-1)).sum(dim=-1).sqrt()
+        unexplained = torch.linalg.vecdot(rows.eigvals, roots.square().sum(dim=-1)).sqrt()
         gain = self._bound_information(trace)[0]
         return Audit(gain, quadratic, missed.expand_as(quadratic), unexplained)
 
@@ -480,23 +497,24 @@ class NystromRegression(Regression):
         residual = self.subspace.joint_residual(X, features) if residual is None else residual
         residual, features = _whiten_both(residual, deviations), _whiten_rows(features, deviations)
         product = features @ self.inverse
-        seen = product @ features.mT
-        joint = seen + rows.eigvals[..., None, None] * residual
+        seen = outer_by_point(product, features)
+        joint = torch.addcmul(seen, rows.scales, residual)
         both = cholesky_plus_one(torch.stack([seen, joint]))
-        chol, (logdets, gain) = both[0], cholesky_logdet(both)
+        chol, (logdets, gain) = both[0], cholesky_logdet(both).unbind()
         directions = solve_lower(chol, product)
-        error = _whiten_rows(rows.targets(Y), deviations) - features @ self.coefficients
+        columns = directions.mT
+        error = _whiten_rows(rows.targets(Y), deviations) - outer_by_point(features, self.coefficients.mT)
         residuals = solve_lower(chol, error)
         variances = _diagonal_blocks(joint[..., : rows.leading_groups, :, :], rows.rows_per_point)
         return replace(
             self,
             observed_X=self.observed_X.extend(X),
             observed_Y=self.observed_Y.extend(Y),
-            inverse=add_outer(self.inverse, directions.mT, -1),
+            inverse=plus_product(self.inverse, columns, directions, -1),
             previous_inverse=self.inverse,
-            coefficients=plus_product(self.coefficients, directions.mT, residuals),
+            coefficients=plus_product(self.coefficients, columns, residuals),
             logdets=self.logdets + logdets,
-            information=self.information + rows.logdet(gain).clamp_min(0) / 2,
+            information=torch.add(self.information, rows.logdet(gain).clamp_min(0), alpha=0.5),
             drift=self.drift + self._of_first(rows.whitened_norm(variances).clamp_min(0).sum(dim=-1)),
             deviations=_join(self.deviations, deviations),
             growth=Growth(directions, residuals),
@@ -625,7 +643,7 @@ class NystromRegression(Regression):
         return missed
 
     def _bound_information(self, missed: Tensor) -> Tensor:
-        return self.rows.logdet(self.logdets + self.rows.eigvals * missed).clamp_min(0) / 2
+        return self.rows.logdet(torch.addcmul(self.logdets, self.rows.eigvals, missed)).clamp_min(0) / 2
 
 
 OWN_TRACKED_DIMS = {"residual": 4, "blocks": 4, "mean": 2}
@@ -677,14 +695,14 @@ class TrackedNystrom(Tracked):
         border, m = growth.border, self.regression.inverse.shape[-1]
         if border is None:
             [change] = self._project(growth.rows)
-            mean = self.mean + rows.mean_of_groups(change.mT, growth.residuals)
+            mean = rows.add_to_mean(self.mean, change, growth.residuals)
             blocks = _add_squares(self.blocks, change, -1)
             return TrackedNystrom(grown, self.X, self.columns, self.residual, blocks, mean, self.memory)
         change, gain, known = self._project(growth.rows, border.rows[..., :m], border.own)
         new = border.root @ (rows(border.atoms, self.X) - known)  # (b) x G x jp x Np
         gain = gain + shared_product(border.rows[..., m:], new)
         both, residuals = torch.cat([change, gain], dim=-2), torch.cat([growth.residuals, border.residuals], dim=-2)
-        mean = self.mean + rows.mean_of_groups(both.mT, residuals)
+        mean = rows.add_to_mean(self.mean, both, residuals)
         left = _add_squares(self.residual, new, -1)
         blocks = _add_squares(_add_squares(self.blocks, change, -1), gain, 1)
         blocks = torch.addcmul(blocks, rows.eigvals[..., None, None, None], left - self.residual)
@@ -716,8 +734,9 @@ class TrackedNystrom(Tracked):
         """Return features and residual of one of the points, as :meth:`NystromRegression.append` takes them."""
         if self.columns is None or self.regression.batch_shape:
             return {}
-        by_point = self.columns.rows.unflatten(-1, (len(self.X), -1))  # G x mp x N x p
-        return {"features": by_point[..., place, :].mT, "residual": self.residual[..., place, :, :]}
+        p = self.residual.shape[-1]
+        own = self.columns.rows.narrow(-1, place * p, p)  # G x mp x p
+        return {"features": own.mT.contiguous(), "residual": self.residual.select(-3, place)}
 
     def _project(self, *directions: Tensor) -> list[Tensor]:
         """Multiply directions ``(b) x r x q x mp`` by the features, to ``(b) x r x q x Np``, all in one pass."""
@@ -727,7 +746,7 @@ class TrackedNystrom(Tracked):
             subspace = self.regression.subspace
             directions = tuple(rows @ subspace.root for rows in directions)
             whole = subspace.rows(subspace.atoms, self.X)
-        if whole.dim() > 3 or whole.shape[-3] > 1:
+        if whole.dim() > 3 or whole.shape[-3] > 1 or len(directions) == 1:
             return [shared_product(rows, whole) for rows in directions]
         products = torch.cat([rows.flatten(end_dim=-2) for rows in directions]) @ whole.squeeze(-3)
         parts = products.split([rows.shape[:-1].numel() for rows in directions])
@@ -748,9 +767,13 @@ class TrackedNystrom(Tracked):
 
 def _add_squares(blocks: Tensor, rows: Tensor, sign: int) -> Tensor:
     r"""Return ``... x N x p x p`` blocks with those of :math:`\pm R^T R` added, for rows R, ``... x q x Np``."""
-    if blocks.shape[-1] == 1 and rows.shape[-2] > 1:
+    if blocks.shape[-1] > 1:
+        left = torch.unflatten(rows.mT, -2, (-1, blocks.shape[-1]))
+        return plus_product(blocks, left, left.mT, sign)
+    if rows.shape[-2] > 1:
         return torch.add(blocks, rows.square().sum(dim=-2)[..., None, None], alpha=sign)
-    return add_outer(blocks, rows.mT.unflatten(-2, (-1, blocks.shape[-1])), sign)
+    column = rows.mT.unsqueeze(-1)
+    return torch.addcmul(blocks, column, column, value=sign)
 
 
 def _fit(
@@ -785,7 +808,7 @@ def _fit(
 
 def _sum_traces(residual: Tensor, counts: Tensor) -> Tensor:
     """Return the sum of ``(b) x G x N x p x p`` blocks' traces, each counted so often, ``(b) x G``."""
-    return torch.linalg.vecdot(trace(residual).clamp_min(0), counts.unsqueeze(-2))
+    return torch.linalg.vecdot(trace(residual), counts.unsqueeze(-2))
 
 
 def _hollow(tensor: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Self
 
 import torch
@@ -17,6 +18,8 @@ from mtbo_torch.regression.sites import Lookup, Sites
 # The number of points in a piece. Where a list is cut decides the last bits of what is known, so it is always the same.
 PIECE = 2**14
 
+Spread = list[tuple[slice, Tensor]]
+
 
 class TrackedPieces(Belief):
     """The belief at fixed points while observations arrive, piece by piece.
@@ -28,6 +31,7 @@ class TrackedPieces(Belief):
         parts: The pieces, one after the other, or what finds them.
         sites: All observations by point, if they are known to be at these points.
         lookup: The places of the points, to find where observations are.
+        spread: The sites and their places in each piece, if they are known.
     """
 
     def __init__(
@@ -36,9 +40,10 @@ class TrackedPieces(Belief):
         parts: Sequence[Tracked] | Callable[[], Sequence[Tracked]],
         sites: Sites | None = None,
         lookup: Lookup | None = None,
+        spread: Spread | None = None,
     ) -> None:
         self.regression, self.sites, self.lookup = regression, sites, lookup
-        self._parts = parts
+        self._parts, self._spread = parts, spread
 
     @property
     def parts(self) -> Sequence[Tracked]:
@@ -92,21 +97,21 @@ class TrackedPieces(Belief):
             noise: ``(b) x q x n`` variances, where observations have their own.
             renew: What to do with the regression before points are tracked by it, such as drawing a dictionary.
         """
-        places = None if self.lookup is None else self.lookup.find(X).cpu()
-        listed = [-1] if places is None else places.flatten().tolist()
-        grown = self.regression.append(X, Y, noise, **self._recall(listed))
+        places = [-1] if self.lookup is None else self.lookup.list_places(X)
+        grown = self.regression.append(X, Y, noise, **self._recall(places))
         tracked = self.advance(grown if renew is None else renew(grown))
-        if self.sites is None or places is None or -1 in listed:
+        if self.sites is None or -1 in places:
             return tracked
-        return tracked.with_sites(self.sites.add(places, Y))
+        sites = self.sites.add(torch.tensor(places).reshape(X.shape[:-1]), Y)
+        return tracked.with_sites(sites, self._spread if sites.places is self.sites.places else None)
 
     def _recall(self, places: list[int]) -> dict[str, Tensor]:
         """Return what is known of a point that is observed, as an append takes it, if it is one point of one piece."""
         [place, *others], parts = places, iter(self.parts)
         if others or place < 0:
             return {}
-        while place >= len((part := next(parts)).X):
-            place -= len(part.X)
+        while place >= (size := (part := next(parts)).X.shape[-2]):
+            place -= size
         return part.recall(place) if isinstance(part, TrackedNystrom) else {}
 
     def advance(self, grown: Regression) -> TrackedPieces:
@@ -124,24 +129,29 @@ class TrackedPieces(Belief):
         """Return what another regression knows at the same points."""
         return TrackedPieces(regression, self._start_over(regression))
 
-    def with_sites(self, sites: Sites | None) -> TrackedPieces:
+    def with_sites(self, sites: Sites | None, spread: Spread | None = None) -> TrackedPieces:
         """Return the same, with all observations by point."""
-        return TrackedPieces(self.regression, self._parts, sites, self.lookup)
+        return TrackedPieces(self.regression, self._parts, sites, self.lookup, spread)
 
     def audit(self) -> Audit:
         """Return the regression's audit."""
         if self.sites is None or not isinstance(self.regression, NystromRegression):
             return self.regression.audit()
-        known, start = [], 0
-        places = self.sites.places
-        edges = torch.tensor([0, *[len(part.X) for part in self.parts]]).cumsum(dim=0)
-        ends = torch.searchsorted(places, edges).tolist()
-        for part, first, end in zip(self.parts, ends, ends[1:], strict=False):
+        if self._spread is None:
+            self._spread = self._find_spread(self.sites.places)
+        known = []
+        for part, (rows, here) in zip(self.parts, self._spread, strict=True):
             assert isinstance(part, TrackedNystrom)
-            here = (places[first:end] - start).to(part.X.device)
-            known.append((slice(first, end), part.mean[..., here, :], part.residual[..., here, :, :]))
-            start += len(part.X)
+            known.append((rows, part.mean.index_select(-2, here), part.residual.index_select(-3, here)))
         return self.regression.audit_at(self.sites, known)
+
+    def _find_spread(self, places: Tensor) -> Spread:
+        """Return which of the sites are in each piece, and where in it."""
+        edges = [0, *accumulate(part.X.shape[-2] for part in self.parts)]
+        ends = torch.searchsorted(places, torch.tensor(edges)).tolist()
+        rows = [slice(first, end) for first, end in pairwise(ends)]
+        starts = zip(rows, edges, self.parts, strict=False)
+        return [(row, (places[row] - start).to(part.X.device)) for row, start, part in starts]
 
 
 def _track(regression: Regression, pieces: Sequence[tuple[Tensor, float]]) -> list[Tracked]:

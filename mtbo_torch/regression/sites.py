@@ -9,6 +9,8 @@ from itertools import count
 import torch
 from torch import Tensor
 
+from mtbo_torch.linalg import is_free_to_look
+
 
 @dataclass(frozen=True, eq=False)
 class Distinct:
@@ -69,6 +71,7 @@ class Lookup:
 
     def __init__(self, points: Tensor) -> None:
         self.points = points
+        self._found: dict[tuple[float, ...], int] = {}
 
     @cached_property
     def _index(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -90,12 +93,22 @@ class Lookup:
         nowhere = torch.zeros(len(order), dtype=torch.bool, device=order.device)
         return nowhere.scatter(0, order[1:], codes[1:] == codes[:-1])
 
+    def list_places(self, X: Tensor) -> list[int]:
+        """Return the places of all ``(b) x q`` points as numbers; on the CPU, those found before are remembered."""
+        if not is_free_to_look(X):
+            return _list(self.find(X))
+        points = [tuple(point) for point in X.reshape(-1, X.shape[-1]).tolist()]
+        if not all(point in self._found for point in points):
+            places = _list(self.find(X))
+            self._found.update({point: place for point, place in zip(points, places, strict=True) if place >= 0})
+            return places
+        return [self._found[point] for point in points]
+
     def find(self, X: Tensor) -> Tensor:
         """Return the places ``(b) x q`` of the first points that equal ``(b) x q x d`` ones; -1 for none."""
         factors, codes, order = self._index
-        start = torch.searchsorted(codes, _encode(X, factors)).clamp_max(len(codes) - 1)
-        places = order[start]
-        return torch.where((self.points[places] == X).all(dim=-1), places, -1)
+        places = order[torch.searchsorted(codes, _encode(X, factors)).clamp_max_(codes.shape[0] - 1)]
+        return places.masked_fill_((self.points[places] != X).any(dim=-1), -1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,22 +157,33 @@ class Sites:
 
     def add(self, places: Tensor, Y: Tensor) -> Sites:
         """Take in ``(b) x q x n`` values at ``(b) x q`` places, which are on the CPU."""
+        sites, slots = self._make_room(places)
+        counts = sites.counts.scatter_add(-1, slots, torch.ones_like(slots, dtype=Y.dtype))
+        index = slots.unsqueeze(-1).expand_as(Y)
+        # About the means so far, so that nothing is lost where values are large beside their differences.
+        apart = Y - sites.means.gather(-2, index)
+        means = sites.means.scatter_add(-2, index, apart / counts.gather(-1, slots).unsqueeze(-1))
+        more = (apart * (Y - means.gather(-2, index))).sum(dim=(-2, -1))
+        return Sites(counts, means, (self.scatter + more).clamp_min(0), sites.places)
+
+    def _make_room(self, places: Tensor) -> tuple[Sites, Tensor]:
+        """Return the same with these places, and their slots ``(b) x q``; nothing is moved unless one is new."""
+        slots, device = torch.searchsorted(self.places, places), self.means.device
+        if (slots < torch.searchsorted(self.places, places, right=True)).all():
+            return self, slots.to(device)
         new = places.unique()
         new = new[~torch.isin(new, self.places)]
         known, order = torch.cat([self.places, new]).sort()
-        moved = torch.cat([order, torch.searchsorted(known, places).flatten()]).to(Y.device)  # one wait for both
+        moved = torch.cat([order, torch.searchsorted(known, places).flatten()]).to(device)  # one wait for both
         order, slots = moved[: len(known)], moved[len(known) :].reshape(places.shape)
-        counts, means = self.counts, self.means
-        if len(new):
-            counts = torch.nn.functional.pad(counts, (0, len(new)))[..., order]
-            means = torch.nn.functional.pad(means, (0, 0, 0, len(new)))[..., order, :]
-        counts = counts.scatter_add(-1, slots, torch.ones_like(slots, dtype=Y.dtype))
-        index = slots.unsqueeze(-1).expand_as(Y)
-        # About the means so far, so that nothing is lost where values are large beside their differences.
-        apart = Y - means.gather(-2, index)
-        means = means.scatter_add(-2, index, apart / counts.gather(-1, slots).unsqueeze(-1))
-        more = (apart * (Y - means.gather(-2, index))).sum(dim=(-2, -1))
-        return Sites(counts, means, (self.scatter + more).clamp_min(0), known)
+        counts = torch.nn.functional.pad(self.counts, (0, len(new)))[..., order]
+        means = torch.nn.functional.pad(self.means, (0, 0, 0, len(new)))[..., order, :]
+        return Sites(counts, means, self.scatter, known), slots
+
+
+def _list(places: Tensor) -> list[int]:
+    listed: list[int] = places.flatten().tolist()
+    return listed
 
 
 def _encode(X: Tensor, factors: Tensor) -> Tensor:
@@ -184,4 +208,4 @@ def _number_values(values: Tensor) -> Tensor:
 
 def rows_at(X: Tensor, indices: Tensor) -> Tensor:
     """Pick rows ``(b) x m`` out of ``(b) x t x d``."""
-    return X.gather(-2, indices.unsqueeze(-1).expand(*indices.shape, X.shape[-1]))
+    return torch.take_along_dim(X, indices.unsqueeze(-1), dim=-2)

@@ -100,19 +100,18 @@ class Spectrum:
         memory the points are next to each other, as few long rows are faster than many short ones.
         """
         if directions is None:
-            return ((self._squares * noise).mT @ variances).mT
+            return (self.share(noise) @ variances).mT
         whitened = directions.to(noise) * noise.sqrt()
         shares = (whitened.unsqueeze(-3) @ self.bases).square().sum(dim=-1)  # (b) x r x k
         return (shares.mT @ variances).mT
 
+    def share(self, noise: Tensor) -> Tensor:
+        """Return how much of the variance of each group is in each task, ``(b) x n x r``, noise restored."""
+        return (self.bases.square().sum(dim=-1) * noise).mT
+
     def total(self, per_group: Tensor) -> Tensor:
         """Sum a number of each group over all its directions, ``(b) x r`` to ``(b)``."""
-        return (per_group * self._counts).sum(dim=-1)
-
-    @cached_property
-    def _squares(self) -> Tensor:
-        """``(b) x r x n``, how much of each task is in each group."""
-        return self.bases.square().sum(dim=-1)
+        return torch.linalg.vecdot(per_group, self._counts)
 
     @cached_property
     def _counts(self) -> Tensor:

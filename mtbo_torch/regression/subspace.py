@@ -189,17 +189,5 @@ def _has_equal_before(atoms: Tensor) -> Tensor:
 def outer_by_point(left: Tensor, right: Tensor) -> Tensor:
     """Return ``left @ right.mT`` for ``... x p x m``, without a matrix product for every point when p is one."""
     if left.shape[-2] == 1:
-        return torch.linalg.vecdot(left, right).unsqueeze(-1)
+        return torch.linalg.vecdot(left, right).unsqueeze(-2)
     return left @ right.mT
-
-
-def plus_product(matrix: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Return ``matrix + left @ right`` for ``... x m x q`` and ``... x q x k``, in one pass when q is one."""
-    return torch.addcmul(matrix, left, right) if left.shape[-1] == 1 else matrix + left @ right
-
-
-def add_outer(matrix: Tensor, left: Tensor, sign: int) -> Tensor:
-    """Return ``matrix + sign * left @ left.mT`` for ``... x p x q``, in one pass when q is one, as in most rounds."""
-    if left.shape[-1] == 1:
-        return torch.addcmul(matrix, left, left.mT, value=sign)
-    return torch.add(matrix, outer_by_point(left, left), alpha=sign)

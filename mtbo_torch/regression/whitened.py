@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
-from mtbo_torch.linalg import clamp_variances, operator_norm, variances_along
+from mtbo_torch.linalg import clamp_variances, operator_norm, plus_product, thin_product, variances_along
 from mtbo_torch.regression.base import pick_trials
 from mtbo_torch.regression.kronecker import Groups
 from mtbo_torch.regression.spectrum import Spectrum
@@ -42,6 +43,11 @@ class GroupedRows:
         """``(b) x r``, the factor of each group's kernel."""
         return self.kernel.eigvals
 
+    @cached_property
+    def scales(self) -> Tensor:
+        """``(b) x r x 1 x 1``, the same beside matrices."""
+        return self.eigvals[..., None, None]
+
     @property
     def leading_groups(self) -> int:
         """The number of first groups that decide the norm in units of the noise."""
@@ -67,7 +73,7 @@ class GroupedRows:
     def targets(self, Y: Tensor) -> Tensor:
         """Turn ``(b) x N x n`` values into ``(b) x r x N p x k`` whitened targets of the rows."""
         groups, _, width = self.spectrum.bases.shape[-3:]
-        return (Y @ self._whitening).unflatten(-1, (groups, width)).movedim(-2, -3)
+        return torch.unflatten(Y @ self._whitening, -1, (groups, width)).transpose(-3, -2)
 
     @cached_property
     def _whitening(self) -> Tensor:
@@ -81,16 +87,16 @@ class GroupedRows:
 
     def mean(self, features: Tensor, coefficients: Tensor) -> Tensor:
         """Multiply ``(b) x G x N p x m`` features by ``(b) x r x m x k`` coefficients, to ``(b) x N x n`` means."""
-        if not self.kernel.shared:
-            return self.mean_of_groups(features, coefficients)
-        return features.squeeze(-3) @ (coefficients @ self._coloring).sum(dim=-3)
+        colored = coefficients @ self._coloring
+        if self.kernel.shared:
+            return features.squeeze(-3) @ colored.sum(dim=-3)
+        return features.movedim(-3, -2).flatten(-2) @ colored.flatten(-3, -2)
 
-    def mean_of_groups(self, features: Tensor, coefficients: Tensor) -> Tensor:
-        """Do the same when every group has features of its own, ``(b) x r x N p x m``."""
+    def add_to_mean(self, mean: Tensor, columns: Tensor, coefficients: Tensor) -> Tensor:
+        """Return ``(b) x N x n`` means plus those of every group's own features, ``(b) x r x m x N p`` columns."""
         # The sum over groups and features is one product.
-        side_by_side = features.movedim(-3, -2).flatten(-2)
-        combined = (coefficients @ self._coloring).flatten(-3, -2)
-        return (combined.mT @ side_by_side.mT).mT
+        combined = thin_product(coefficients, self._coloring).flatten(-3, -2)
+        return plus_product(mean.mT, combined.mT, columns.flatten(-3, -2)).mT
 
     def covariance(self, blocks: Tensor) -> Tensor:
         """Turn covariances ``... x (b) x r x Np x Np`` of rows into ``... x (b) x Nn x Nn`` ones, noise restored."""
@@ -102,7 +108,13 @@ class GroupedRows:
 
     def variances(self, blocks: Tensor, directions: Tensor | None) -> Tensor:
         """Do so for ``(b) x N x k`` variances along ``(b) x k x n`` directions, or of the tasks with None."""
+        if directions is None:
+            return (self._shares @ blocks[..., 0, 0]).mT
         return self.spectrum.spread_variances(blocks[..., 0, 0], self.noise, directions)
+
+    @cached_property
+    def _shares(self) -> Tensor:
+        return self.spectrum.share(self.noise)
 
     def norm(self, blocks: Tensor) -> Tensor:
         """Turn ``(b) x groups_in_norm x N x p x p`` covariances into norms ``(b) x N``, noise restored."""
@@ -142,6 +154,10 @@ class MatrixRows:
     def eigvals(self) -> Tensor:
         return self.noise.new_ones(1)
 
+    @property
+    def scales(self) -> Tensor:
+        return self.eigvals[..., None, None]
+
     def __call__(self, X1: Tensor, X2: Tensor) -> Tensor:
         sd1, sd2 = (self._deviations(X.shape[-2]) for X in (X1, X2))
         return (self.kernel(X1, X2) / (sd1.unsqueeze(-1) * sd2.unsqueeze(-2))).unsqueeze(-3)
@@ -160,8 +176,8 @@ class MatrixRows:
         rows = features @ coefficients
         return rows[..., 0, :, 0].unflatten(-1, (-1, self.rows_per_point)) * self.noise.sqrt()
 
-    def mean_of_groups(self, features: Tensor, coefficients: Tensor) -> Tensor:
-        return self.mean(features, coefficients)
+    def add_to_mean(self, mean: Tensor, columns: Tensor, coefficients: Tensor) -> Tensor:
+        return mean + self.mean(columns.mT, coefficients)
 
     def covariance(self, blocks: Tensor) -> Tensor:
         sd = self._deviations(blocks.shape[-1] // self.rows_per_point)

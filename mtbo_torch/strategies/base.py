@@ -87,7 +87,8 @@ class Strategy(ABC):
         self._weight_generators = [torch.Generator().manual_seed(number ^ WEIGHTS_STREAM) for number in seeds]
         self._observed_X = GrowingRows.of(space.points.new_empty(*self.batch_shape, 0, space.num_inputs))
         self._observed_Y = GrowingRows.of(space.points.new_empty(*self.batch_shape, 0, goal.num_tasks))
-        self._observed_sd = self._observed_Y
+        self._observed_sd: GrowingRows | None = None  # as long as nobody knows any
+        self._unknown = space.points.new_full((), torch.nan)
         self._portions: list[int] = []
         self._asked_weights = space.points.new_empty(*self.batch_shape, 0, goal.num_objectives)
         self._asked_ids: list[int] = []
@@ -117,7 +118,7 @@ class Strategy(ABC):
     @property
     def train_sd(self) -> Tensor:
         """``(b) x t x n``, the standard deviations of the values' noise told so far; NaN for those that were not."""
-        return self._observed_sd.rows.clone()
+        return self._observations.sd.clone()
 
     @property
     def num_observations(self) -> int:
@@ -237,9 +238,10 @@ class Strategy(ABC):
                 "for one of them, say so with instead_of, or forget that one.",
                 stacklevel=2,
             )
-        X, Y, noise = self._observed_X.extend(points), self._observed_Y.extend(y), self._observed_sd.extend(sd)
+        X, Y = self._observed_X.extend(points), self._observed_Y.extend(y)
+        noise = self._extend_sd(sd, y)
         with torch.no_grad(), self._nothing_drawn_if_refused():
-            self._learn(Observations(X.rows, Y.rows, noise.rows), points.shape[-2])
+            self._learn(self._observe(X, Y, noise), points.shape[-2])
         self._observed_X, self._observed_Y, self._observed_sd = X, Y, noise
         self._portions.append(points.shape[-2])
         for number in settled:
@@ -301,11 +303,16 @@ class Strategy(ABC):
 
     @property
     def _observations(self) -> Observations:
-        return Observations(self._observed_X.rows, self._observed_Y.rows, self._observed_sd.rows)
+        return self._observe(self._observed_X, self._observed_Y, self._observed_sd)
+
+    def _observe(self, X: GrowingRows, Y: GrowingRows, sd: GrowingRows | None) -> Observations:
+        return Observations(X.rows, Y.rows, self._unknown.expand_as(Y.rows) if sd is None else sd.rows)
 
     @_observations.setter
     def _observations(self, told: Observations) -> None:
         self._observed_X, self._observed_Y, self._observed_sd = map(GrowingRows.of, told)
+        if told.sd.isnan().all():
+            self._observed_sd = None
 
     def _start_over(self, told: Observations) -> None:  # noqa: B027  (not every strategy learns)
         """Forget what was learned, and learn from these observations."""
@@ -512,7 +519,10 @@ class Strategy(ABC):
         """
         if not self._pending:
             return [], False
-        apart = (x.unsqueeze(-2) - self._pending_points().unsqueeze(-3)) / self.space.span
+        pending = self._pending_points()
+        if torch.equal(x, pending):  # as in most rounds
+            return list(self._pending), True
+        apart = (x.unsqueeze(-2) - pending.unsqueeze(-3)) / self.space.span
         farthest = apart.abs().amax(dim=(*range(x.dim() - 2), -1)).tolist()  # q x p
         matching: list[int] = []
         for row in farthest:
@@ -556,10 +566,17 @@ class Strategy(ABC):
             warnings.warn(f"{outside} It is used all the same.", stacklevel=3)
         return x
 
-    def _check_sd(self, sd: Any, y: Tensor) -> Tensor:
-        """Return the standard deviations of the noise in ``(b) x q x n`` values, NaN where they are not known."""
+    def _extend_sd(self, sd: Tensor | None, y: Tensor) -> GrowingRows | None:
+        """Return the standard deviations told so far and ``(b) x q x n`` more, or None if none is known at all."""
+        if sd is None and self._observed_sd is None:
+            return None
+        known = GrowingRows.of(self._observations.sd) if self._observed_sd is None else self._observed_sd
+        return known.extend(torch.full_like(y, torch.nan) if sd is None else sd)
+
+    def _check_sd(self, sd: Any, y: Tensor) -> Tensor | None:
+        """Return the standard deviations of the noise in ``(b) x q x n`` values, None if they are not known."""
         if sd is None:
-            return torch.full_like(y, torch.nan)
+            return None
         if not self._can_know_noise:
             raise ValueError(
                 f"sd should be left out for this {type(self).__name__}, which has one noise for all values, got some. "

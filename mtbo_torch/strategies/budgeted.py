@@ -208,7 +208,9 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
         """Return for which data sets, ``(b)``, the dictionary is to be drawn anew."""
         if self.schedule == "every_round":
             return torch.ones_like(regression.drift, dtype=torch.bool)
-        return (regression.drift > LARGEST_DRIFT - 1) | (regression.dictionary_size == 0)
+        if not regression.dictionary.shape[-1]:
+            return torch.ones_like(regression.drift, dtype=torch.bool)
+        return regression.drift > LARGEST_DRIFT - 1
 
     def _current_oversampling(self, num_observations: int) -> float:
         if self.oversampling is not None:

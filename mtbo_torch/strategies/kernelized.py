@@ -126,11 +126,14 @@ class KernelStrategy(ModelStrategy[ModelT]):
 
     def _doubt(self, needed: Tensor) -> None:
         """Warn, once, if no function of the norm that is presumed explains what was told, but one of those needed."""
-        given = torch.as_tensor(self.norm_bound, dtype=needed.dtype).to(needed).expand_as(needed)
+        assert self.norm_bound is not None
+        given = self.norm_bound.to(needed) if isinstance(self.norm_bound, Tensor) else self.norm_bound
         if self._has_doubts or not (needed > given).any():
             return
-        self._has_doubts, worst = True, int((needed - given).argmax())
-        presumed, smallest = (values.flatten()[worst].item() for values in (given, needed))
+        lacking = needed - given
+        self._has_doubts, worst = True, int(lacking.argmax())
+        smallest = needed.flatten()[worst].item()
+        presumed = smallest - lacking.flatten()[worst].item()
         warnings.warn(
             f"No function of norm {presumed:.4g} explains the values told at the level delta = {self.delta}. With this "
             f"noise_scale, norm_bound should be at least {smallest:.4g}.",
@@ -269,8 +272,8 @@ class KernelStrategy(ModelStrategy[ModelT]):
         self._gaps = GrowingRows.of(torch.full_like(self._gaps.rows, torch.inf))
 
     def _propose(self, weights: Tensor, fixed: Mapping[int, float]) -> Tensor:
-        used, pending = self._observed_X.rows, self._pending_points()
-        if pending.shape[-2]:  # there may be very many points told, which nobody wants to copy
+        used, pending = self._observed_X.rows, self._pending_points() if self._pending else None
+        if pending is not None:  # there may be very many points told, which nobody wants to copy
             used = torch.cat([used, pending], dim=-2)
         self.space.require_room(used, weights.shape[-2], fixed)
         with torch.no_grad():
@@ -279,7 +282,7 @@ class KernelStrategy(ModelStrategy[ModelT]):
             else:
                 surrogate, radius, needed = self._judge(self._mixture)
                 self._doubt(needed)
-            if pending.shape[-2]:
+            if pending is not None:
                 surrogate = surrogate.imagine(pending)
         gaps, found = self._gaps, list[Tensor]()
         for weight in weights.unbind(dim=-2):
@@ -293,7 +296,7 @@ class KernelStrategy(ModelStrategy[ModelT]):
                 gaps = gaps.extend(self._find_gap(search, point, values))
             found.append(point)
         self._gaps = gaps
-        return torch.cat(found, dim=-2)
+        return found[0] if len(found) == 1 else torch.cat(found, dim=-2)
 
     def _plan(
         self, surrogate: Surrogate, weights: Tensor, radius: Tensor, used: Tensor, fixed: Mapping[int, float]

@@ -124,10 +124,10 @@ class KnownKernel:
 
     def append(self, known: Knowledge, told: Observations, count: int) -> Knowledge:
         """Return what is known after the last `count` of all observations, kernel and units as they are."""
-        newest = slice(told.size - count, None)
-        X, Y = (part[..., newest, :].contiguous() for part in (told.X, told.Y))
+        start = told.size - count
+        X, Y = (part.narrow(-2, start, count).contiguous() for part in (told.X, told.Y))
         noise = self.find_own_noise(known, told.sd)
-        own = None if noise is None else noise[..., newest, :]
+        own = None if noise is None else noise.narrow(-2, start, count)
         return replace(known, surrogate=self.strategy._grow(known.surrogate, X, Y, own))
 
     def weigh(self, known: Knowledge, told: Observations) -> list[tuple[Surrogate, Tensor]]:

@@ -133,7 +133,7 @@ class ModelStrategy(Strategy, Generic[ModelT]):
         """The posterior given everything told, as a BoTorch model in the user's units; signs are not turned."""
         units = self._surrogate.units
         transforms = {} if units.low is None else make_transforms(units)
-        own = self._learner.find_own_noise(self._known, self._observed_sd.rows)
+        own = self._learner.find_own_noise(self._known, self._observations.sd)
         noise = {"eta": self._known.noise} if own is None else {"eta": None, "train_Yvar": own}
         kernel = deepcopy(self._known.kernel)
         model = self._make_model(self.train_X, self.train_Y, kernel, **noise, **transforms).eval()

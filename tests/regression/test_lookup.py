@@ -35,6 +35,18 @@ def test_the_first_equal_point_is_found(monkeypatch: pytest.MonkeyPatch, dtype: 
     assert len(attempts) == unlucky + 3  # each try of the index, and two searches
 
 
+@pytest.mark.parametrize("dtype", [torch.float, torch.double])
+def test_points_found_before_are_remembered(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    lookup = Lookup(POINTS.to(dtype))
+    some = torch.cat([lookup.points[[3, 40, 41]], torch.tensor([[-0.0, 0.0, -0.0]], dtype=dtype)]).reshape(2, 2, 3)
+    strange = lookup.points[:1] + 1
+    for _ in range(2):  # a point that is not there is never remembered
+        assert lookup.list_places(torch.cat([some[0], strange])) == [3, 0, -1]
+    assert lookup.list_places(some) == lookup.find(some).flatten().tolist() == [3, 0, 41, 41]
+    monkeypatch.setattr(lookup, "find", None)
+    assert lookup.list_places(some) == [3, 0, 41, 41]
+
+
 def test_one_point() -> None:
     lookup = Lookup(torch.tensor([[0.5]]))
     assert lookup.find(torch.tensor([[0.5], [0.4]])).tolist() == [0, -1]
