@@ -181,7 +181,20 @@ def find_bounds(belief: Belief, radii: Tensor, directions: Tensor | None = None)
 
 
 def find_both_bounds(belief: Belief, radii: Tensor, directions: Tensor | None = None) -> Tensor:
-    """Return the same in one tensor, ``2 x ... x q x k``."""
+    """Return the bounds of :func:`find_bounds` in one tensor, ``2 x ... x q x k``.
+
+    Args:
+        belief: What is known with every regularizer, ``A x ... x q``.
+        radii: ``A x (b)``.
+        directions: ``(b) x k x n``; None for the tasks.
+
+    Example:
+        >>> import torch
+        >>> from mtbo_torch.intervals import find_both_bounds
+        >>> from mtbo_torch.regression import PointBelief
+        >>> find_both_bounds(PointBelief(torch.zeros(1, 1, 1), torch.ones(1, 1, 1, 1)), torch.tensor([2.0])).flatten()
+        tensor([-2.,  2.])
+    """
     mean, variance = belief.mean, belief.variance(directions)
     center = mean if directions is None else mean @ directions.to(mean).mT
     between = [1] * (mean.dim() - 2 - radii.dim())

@@ -269,8 +269,9 @@ class Strategy(ABC):
         places = self._require_rows(rows)
         told = Observations(self.train_X, self.train_Y, self.train_sd)
         _, y = self._check(told.X[..., places, :], y, allow_missing)
-        if sd is not None:
-            told.sd[..., places, :] = self._check_sd(sd, y)
+        deviations = self._check_sd(sd, y)
+        if deviations is not None:
+            told.sd[..., places, :] = deviations
         told.Y[..., places, :] = y
         self._learn_anew(told)
 
@@ -305,14 +306,14 @@ class Strategy(ABC):
     def _observations(self) -> Observations:
         return self._observe(self._observed_X, self._observed_Y, self._observed_sd)
 
-    def _observe(self, X: GrowingRows, Y: GrowingRows, sd: GrowingRows | None) -> Observations:
-        return Observations(X.rows, Y.rows, self._unknown.expand_as(Y.rows) if sd is None else sd.rows)
-
     @_observations.setter
     def _observations(self, told: Observations) -> None:
         self._observed_X, self._observed_Y, self._observed_sd = map(GrowingRows.of, told)
         if told.sd.isnan().all():
             self._observed_sd = None
+
+    def _observe(self, X: GrowingRows, Y: GrowingRows, sd: GrowingRows | None) -> Observations:
+        return Observations(X.rows, Y.rows, self._unknown.expand_as(Y.rows) if sd is None else sd.rows)
 
     def _start_over(self, told: Observations) -> None:  # noqa: B027  (not every strategy learns)
         """Forget what was learned, and learn from these observations."""
