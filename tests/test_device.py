@@ -257,6 +257,22 @@ def test_models(place: Place, dtype: torch.dtype, build: Builder, cls: type, bat
     check(place, dtype, scenario, rounding=OTHER_NORMS)
 
 
+@pytest.mark.parametrize("build", [icm, general_sum], ids=lambda build: build.__name__)
+def test_a_draw_for_some_data_sets(place: Place, build: Builder) -> None:
+    def scenario(kind: Kind) -> Answers:
+        X, Y, Z = (kind(torch.stack(parts)) for parts in zip(*[data(8, 3, 2, seed) for seed in range(3)], strict=True))
+        dictionary = torch.tensor([[0, 1, 2], [0, 3, 3], [4, 4, 4]])
+        model = NystromMultiTaskGP(X, Y, build(3, 2).kernel, eta=0.1, dictionary=dictionary)
+        grown = model.surrogate.regression.append(X[:, :1] + 0.1, Y[:, :1])
+        sources = [torch.Generator().manual_seed(seed) for seed in range(3)]
+        drawn = grown.resample(sources, where=torch.tensor([True, False, True], device=X.device), keep=True)
+        tracked = model.surrogate.regression.track(Z[0]).advance(drawn)
+        again = grown.redo(*drawn.steps[-1])
+        return {"mean": tracked.mean, "norm": tracked.norm, "indices": drawn.dictionary, "again": again.dictionary}
+
+    check(place, torch.double, scenario, rounding=OTHER_NORMS)
+
+
 def _answers(model: Any, Z: Tensor) -> Answers:
     posterior = model.posterior(Z)
     noisy = model.posterior(Z, output_indices=[2, 0], observation_noise=True)
