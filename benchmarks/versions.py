@@ -24,7 +24,7 @@ from record import ROOT, format_rows, record
 WITH_BOTORCH = ["tests/test_kernels.py", "tests/test_acquisition.py"]
 WITH_TORCH = [*WITH_BOTORCH, "tests/regression", "tests/strategies/test_mtkb.py"]
 WITH_TABLES = ["tests/test_experiment.py", "tests/test_plotting.py"]
-OLDEST = "torch==2.4.0 botorch==0.18.0 scipy==1.13.0 pandas==2.2.3 matplotlib==3.8.4"
+OLDEST = "torch==2.4.1 botorch==0.18.0 scipy==1.13.0 pandas==2.2.3 matplotlib==3.8.4"
 # The oldest and the newest versions that pyproject.toml allows, and the tests that they concern. Old packages need old
 # versions of what they require themselves.
 SETS = {
