@@ -43,8 +43,8 @@ package: $(READY)
 	build/empty/bin/pip install --quiet --constraint constraints.txt "$$(ls dist/*.whl)[plot]"
 	cd build && empty/bin/mtbo-torch --version --environment && empty/bin/mtbo-torch demo --out demo.png
 
-# Tests with the versions that pyproject.toml allows beside those of constraints.txt, recorded in a table; or with some
-# that you name, not recorded: make test-versions VERSIONS="botorch==0.17.2"
+# Tests with the oldest and the newest versions that pyproject.toml allows, recorded in a table (gigabytes of torch, one
+# build after the other); or with some that you name, not recorded: make test-versions VERSIONS="python3.12 botorch==0.18.0"
 test-versions: $(READY)
 	$(BIN)/python benchmarks/versions.py $(VERSIONS)
 
