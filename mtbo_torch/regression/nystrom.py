@@ -3,7 +3,7 @@ r"""A dictionary of m points in place of the t observed ones (Algorithm 2)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -33,6 +33,16 @@ from mtbo_torch.regression.base import (
     put_trials,
     shared_product,
 )
+from mtbo_torch.regression.draws import (
+    Generators,
+    compare_sites,
+    draw_luck,
+    find_places,
+    keep_last,
+    keep_unless_many,
+    list_indices,
+    list_places,
+)
 from mtbo_torch.regression.factor import GrowingRows
 from mtbo_torch.regression.sites import Distinct, Sites, rows_at
 from mtbo_torch.regression.structure import MatrixKernel
@@ -41,12 +51,9 @@ from mtbo_torch.regression.whitened import GroupedRows, RowKernel
 
 # Data that are there at once begin with a dictionary of this many points.
 FIRST_DICTIONARY = 64
-# A dictionary that keeps what it has is at most so many times as large as what was drawn.
-LARGEST_SURPLUS = 1.5
 # With more steps since the last fit, a draw is a fit again: these steps are repeated where a saved state is loaded.
 MOST_STEPS = 500
 
-Generators = torch.Generator | Sequence[torch.Generator]
 # An append of so many observations; or the indices that dictionaries were widened by or fitted with, by data set.
 Step = int | tuple[str, dict[int, list[int]]]
 # The tensors that are stored, and how many dimensions each has of its own for every data set.
@@ -266,17 +273,17 @@ class NystromRegression(Regression):
         if self.num_observations == 0:
             raise ValueError("A dictionary can only be drawn from observations, got none. Condition on some first.")
         if where is not None:
-            trials = _list_places(where)
+            trials = list_places(where)
             sources = generator if isinstance(generator, torch.Generator) else [generator[i] for i in trials.tolist()]
             return self.put(trials, self.pick(trials).resample(sources, keep=keep))
         distinct = self._distinct()
-        luck = _draw(self.luck if keep else self.luck[..., :0], self.num_observations, generator)
+        luck = draw_luck(self.luck if keep else self.luck[..., :0], self.num_observations, generator)
         drawn = luck.to(self.train_X.device) < self._probs(distinct)
         drawn[..., -1] = True
         regression, before = replace(self, luck=luck) if keep else self, self._is_in_dictionary()
         if not keep or not self.dictionary.shape[-1]:
             return regression._with_dictionary(drawn, distinct)
-        many = _keep_unless_many(drawn, before, distinct.sites)
+        many = keep_unless_many(drawn, before, distinct.sites)
         wanted = torch.where(self.subspace.could_widen().unsqueeze(-1), many, drawn)
         return regression._change_dictionary(wanted, before, distinct)
 
@@ -296,20 +303,20 @@ class NystromRegression(Regression):
 
         A dictionary that has only to be widened is, where rounding allows; the others are fitted.
         """
-        new, is_wider = _compare(wanted, before, distinct.sites)
+        new, is_wider = compare_sites(wanted, before, distinct.sites)
         if self.deviations is not None or not self.dictionary.shape[-1] or not is_wider.any():
             return self._with_dictionary(wanted, distinct)
         if is_wider.all():
             changed, is_done = self.widen(new, distinct)
         else:
-            trials = _list_places(is_wider)
+            trials = list_places(is_wider)
             widened, fine = self.pick(trials).widen(new[trials])
             changed, is_done = self.put(trials, widened), is_wider.index_copy(0, trials, fine)
         if is_done.all():
             return changed
         if not is_done.any():
             return self._with_dictionary(wanted, distinct)
-        return changed._fit_some(_list_places(~is_done), wanted)
+        return changed._fit_some(list_places(~is_done), wanted)
 
     def _fit_some(self, trials: Tensor, wanted: Tensor) -> NystromRegression:
         """Fit some data sets, ``k`` places, with the observations wanted, ``b x t``."""
@@ -330,8 +337,8 @@ class NystromRegression(Regression):
         Returns:
             The regression, and for which data sets, ``(b)``, rounding allows it; the others keep their dictionary.
         """
-        index, added = _find_places(new)
-        step = self._step(("widen", _list_indices(index, added)))
+        index, added = find_places(new)
+        step = self._step(("widen", list_indices(index, added)))
         if not index.shape[-1]:
             return replace(self, drift=torch.zeros_like(self.drift), **step), torch.ones_like(added, dtype=torch.bool)
         atoms = rows_at(self.train_X, index)
@@ -426,7 +433,7 @@ class NystromRegression(Regression):
         whole, new = self._resize(size), part._resize(size)
         length = max(self.luck.shape[-1], part.luck.shape[-1])
         luck, new_luck = (pad(x, (0, length - x.shape[-1]), value=torch.nan) for x in (self.luck, part.luck))
-        fitted = ("fit", _list_indices(part.dictionary, part.dictionary_size))
+        fitted = ("fit", list_indices(part.dictionary, part.dictionary_size))
         steps = [_rename(step, trials.tolist()) for step in part.steps or (fitted,)]
         return replace(
             whole,
@@ -785,7 +792,7 @@ def _fit(
     distinct: Distinct,
 ) -> NystromRegression:
     X = observed_X.rows
-    indices, sizes = _find_places(_keep_last(drawn, distinct.sites))
+    indices, sizes = find_places(keep_last(drawn, distinct.sites))
     subspace = Subspace.spanned_by(rows, rows_at(X, indices))
     moment, response = X.new_zeros(()), X.new_zeros(())
     for place, _, features in subspace.in_blocks(distinct.points):
@@ -838,65 +845,6 @@ def _diagonal_blocks(matrix: Tensor, size: int) -> Tensor:
     return blocks.diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
 
 
-def _draw(known: Tensor, size: int, generator: Generators) -> Tensor:
-    """Return ``(b) x size`` uniform random numbers, the first ``(b) x s`` of them as they are unless they are NaN.
-
-    Each data set draws from a generator of its own if there are several.
-    """
-    drawn = pad(known, (0, size - known.shape[-1]), value=torch.nan)
-    sources, missing = [generator] if isinstance(generator, torch.Generator) else generator, drawn.isnan()
-    counts = missing.reshape(len(sources), -1).sum(dim=-1).tolist()
-    draws = [torch.rand(n, generator=source, dtype=drawn.dtype) for n, source in zip(counts, sources, strict=True)]
-    return drawn.masked_scatter(missing, torch.cat(draws))
-
-
-def _compare(wanted: Tensor, before: Tensor, sites: Tensor) -> tuple[Tensor, Tensor]:
-    """Return which of the observations wanted, ``(b) x t``, are at sites that those before are not at, each site once.
-
-    The other result says for which data sets, ``(b)``, no site of those before is lost.
-    """
-    nowhere = torch.zeros_like(sites)
-    wants, has = (nowhere.scatter_reduce(-1, sites, mask.to(sites), "amax") > 0 for mask in (wanted, before))
-    return _keep_last(wanted & ~has.gather(-1, sites), sites), (wants | ~has).all(dim=-1)
-
-
-def _keep_last(drawn: Tensor, sites: Tensor) -> Tensor:
-    """Return ``(b) x t`` without those for which a later one at the same site is drawn too."""
-    everything = torch.arange(drawn.shape[-1], device=drawn.device).expand_as(sites)
-    last = torch.zeros_like(sites).scatter_reduce(-1, sites, everything.where(drawn, 0), "amax")
-    return drawn & (everything == last.gather(-1, sites))
-
-
-def _keep_unless_many(drawn: Tensor, before: Tensor, sites: Tensor) -> Tensor:
-    """Return what was drawn and what was there before, ``(b) x t``; or what was drawn, if the rest is too much."""
-    together = drawn | before
-    sizes = [_keep_last(mask, sites).sum(dim=-1, keepdim=True) for mask in (drawn, together)]
-    return torch.where(sizes[1] <= LARGEST_SURPLUS * sizes[0], together, drawn)
-
-
-def _list_places(where: Tensor) -> Tensor:
-    """Return the places where ``b`` is True."""
-    return where.nonzero().squeeze(-1)
-
-
-def _list_indices(indices: Tensor, sizes: Tensor) -> dict[int, list[int]]:
-    """Return the first so many, ``(b)``, of ``(b) x m`` indices, by data set."""
-    rows = zip(indices.reshape(sizes.numel(), indices.shape[-1]).tolist(), sizes.flatten().tolist(), strict=True)
-    return {trial: row[:size] for trial, (row, size) in enumerate(rows)}
-
-
 def _rename(step: Step, trials: list[int]) -> Step:
     """Return a step of some data sets as one of the batch that they are from."""
     return step if isinstance(step, int) else (step[0], {trials[own]: indices for own, indices in step[1].items()})
-
-
-def _find_places(drawn: Tensor) -> tuple[Tensor, Tensor]:
-    """Return where ``(b) x t`` is True, each row padded with its last place to the longest, and how many these are.
-
-    A row without any is padded with some place.
-    """
-    sizes = drawn.sum(dim=-1)
-    longest = int(sizes.max())
-    order = torch.argsort((~drawn).to(torch.uint8), dim=-1, stable=True)[..., :longest]
-    own = torch.arange(longest, device=drawn.device).minimum((sizes.unsqueeze(-1) - 1).clamp_min(0))
-    return order.gather(-1, own), sizes
