@@ -77,7 +77,7 @@ class GrowingRows:
             return GrowingRows.of(torch.cat([self.rows, padded], dim=-2))
         if self._buffer.used != self.length or length > self.capacity:
             capacity = self.capacity if length <= self.capacity else 2 * length
-            tensor = self.rows.new_zeros(*self.rows.shape[:-2], capacity, width)
+            tensor = self.rows.new_empty(*self.rows.shape[:-2], capacity, width)  # what is not written takes no memory
             tensor[..., : self.length, :] = self.rows
             buffer = _Buffer(tensor, self.length)
         else:
