@@ -67,7 +67,7 @@ def require_positive(name: str, value: object, remedy: str, allow_zero: bool = F
     if isinstance(value, Tensor) and value.numel() != 1:
         good = bool((((value >= 0) if allow_zero else (value > 0)) & (value < torch.inf)).all())
     else:
-        number = float(value)
+        number = float(value.detach() if isinstance(value, Tensor) else value)
         good = math.isfinite(number) and (number >= 0 if allow_zero else number > 0)
     if not good:
         raise ValueError(f"{name} should be {wanted}, got {describe(value)}. {remedy}")

@@ -71,7 +71,7 @@ def mixture_radius(info_gain: Number, norm_bound: Number, noise_scale: Number, e
         tensor(5.)
     """
     gain, b, sigma, eta = _check_numbers(info_gain, norm_bound, noise_scale, eta, delta, name="info_gain")
-    return (b**2 + sigma**2 / eta * (2 * math.log(1 / delta) + 2 * gain)).sqrt()
+    return (b * b + sigma * sigma / eta * (2 * math.log(1 / delta) + 2 * gain)).sqrt()
 
 
 def mixture_deviation(info_gain: Number, quadratic: Number, noise_scale: Number, eta: Number, delta: float) -> Tensor:
@@ -98,7 +98,7 @@ def mixture_deviation(info_gain: Number, quadratic: Number, noise_scale: Number,
     require_positive("quadratic", quadratic, QUADRATIC, allow_zero=True)
     gain, _, sigma, eta = _check_numbers(info_gain, 0.0, noise_scale, eta, delta, name="info_gain")
     gain, q = _convert(info_gain=gain, quadratic=quadratic)
-    return sigma**2 * (2 * math.log(1 / delta) + 2 * gain) + eta * q
+    return sigma * sigma * (2 * math.log(1 / delta) + 2 * gain) + eta * q
 
 
 def dual_radius(
@@ -360,4 +360,4 @@ def _convert(**numbers: Number) -> tuple[Tensor, *tuple[Any, ...]]:
     first = torch.as_tensor(first)
     first = first if first.is_floating_point() else first.to(torch.get_default_dtype())
     # Python numbers stay what they are: moving one to the device would wait for the device.
-    return first, *[x.to(first) if isinstance(x, Tensor) else x for x in others]
+    return first, *[x.to(first) if isinstance(x, Tensor) else float(x) for x in others]

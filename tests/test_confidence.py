@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import oracles
 import pytest
 import torch
@@ -9,6 +11,7 @@ from catalogue import data, icm
 from suites import close
 
 from mtbo_torch import ExactMultiTaskGP, exact_radius
+from mtbo_torch.confidence import mixture_radius
 
 
 @pytest.mark.parametrize("gain", [0.0, 0.3, 12.0])
@@ -39,3 +42,11 @@ def test_from_a_model() -> None:
     gain = oracles.info_gain(case.gamma, X.numpy(), 0.1, 3)
     radius = exact_radius(model.info_gain, norm_bound=2.0, noise_scale=0.1, eta=0.1, delta=0.1)
     close(radius, oracles.exact_radius(gain, 2.0, 0.1, 0.1, 0.1), 1e-8)
+
+
+def test_any_real_number_will_do_and_large_ones_have_a_large_radius() -> None:
+    gain = torch.tensor(3.0, dtype=torch.double)
+    assert exact_radius(gain, Fraction(1, 2), 1, 0.1, 0.1) == exact_radius(gain, 0.5, 1.0, 0.1, 0.1)
+    assert mixture_radius(gain, 1e200, 1.0, 1.0, 0.1) == torch.inf
+    eta = torch.tensor(0.1, dtype=torch.double, requires_grad=True)
+    assert exact_radius(gain, 1.0, 1.0, eta, 0.1).requires_grad

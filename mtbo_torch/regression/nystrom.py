@@ -301,10 +301,12 @@ class NystromRegression(Regression):
     def _change_dictionary(self, wanted: Tensor, before: Tensor, distinct: Distinct) -> NystromRegression:
         """Return the regression with the observations wanted, ``(b) x t``, in place of those before.
 
-        A dictionary that has only to be widened is, where rounding allows; the others are fitted.
+        A dictionary that has only to be widened is, where rounding allows; the others are fitted. In a batch with
+        several dimensions all are fitted if one has to be.
         """
         new, is_wider = compare_sites(wanted, before, distinct.sites)
-        if self.deviations is not None or not self.dictionary.shape[-1] or not is_wider.any():
+        least = is_wider.all() if len(self.batch_shape) > 1 else is_wider.any()
+        if self.deviations is not None or not self.dictionary.shape[-1] or not least:
             return self._with_dictionary(wanted, distinct)
         if is_wider.all():
             changed, is_done = self.widen(new, distinct)
@@ -314,7 +316,7 @@ class NystromRegression(Regression):
             changed, is_done = self.put(trials, widened), is_wider.index_copy(0, trials, fine)
         if is_done.all():
             return changed
-        if not is_done.any():
+        if not is_done.any() or len(self.batch_shape) > 1:
             return self._with_dictionary(wanted, distinct)
         return changed._fit_some(list_places(~is_done), wanted)
 
@@ -360,14 +362,16 @@ class NystromRegression(Regression):
         change = solve_lower(chol, torch.cat([-product, eye_like(chol)], dim=-1))
         residuals = solve_lower(chol, response - moment[..., :size] @ self.coefficients)
         more = chol.shape[-1]
-        inverse = pad(self.inverse, (0, more, 0, more)) + change.mT @ change
+        inverse, before = (pad(x, (0, more, 0, more)) for x in (self.inverse, self.previous_inverse))
+        inverse = inverse + change.mT @ change
+        gains = (added * fine > 0)[..., None, None, None]
         growth = None if self.growth is None or self.growth.is_changed else self.growth
         widened = replace(
             self,
             subspace=subspace,
             dictionary=torch.cat([self.dictionary, index], dim=-1),
             inverse=inverse,
-            previous_inverse=inverse,
+            previous_inverse=torch.where(gains, inverse, before),
             coefficients=pad(self.coefficients, (0, 0, 0, more)) + change.mT @ residuals,
             logdets=self.logdets + more * rows.eigvals.log() + cholesky_logdet(chol),
             drift=torch.zeros_like(self.drift),
@@ -387,7 +391,8 @@ class NystromRegression(Regression):
         points = order.gather(-1, place.minimum(sizes.unsqueeze(-1) - 1))
         per_point = self.rows.rows_per_point
         order = (order.unsqueeze(-1) * per_point + torch.arange(per_point, device=order.device)).flatten(-2)
-        inverse = take_rows(take_rows(self.inverse, order).mT, order).mT
+        both = (self.inverse, self.previous_inverse)
+        inverse, before = (take_rows(take_rows(matrix, order).mT, order).mT for matrix in both)
         growth = self.growth
         if growth is not None and growth.border is not None:
             growth = replace(growth, border=replace(growth.border, order=order))
@@ -397,7 +402,7 @@ class NystromRegression(Regression):
             dictionary=self.dictionary.gather(-1, points),
             dictionary_size=sizes,
             inverse=inverse,
-            previous_inverse=inverse,
+            previous_inverse=before,
             coefficients=take_rows(self.coefficients, order),
             growth=growth,
         )

@@ -150,6 +150,7 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
         sites = {} if tracking is None or tracking.sites is None else tracking.sites.tensors()
         fitted = (regression.origin or regression).tensors()
         own = {"regression": fitted, "history": list(regression.steps), "sites": sites}
+        own["dictionary"] = regression.dictionary.clone()
         return super()._memory() | own | {"oversampling": regression.oversampling, "luck": regression.luck.clone()}
 
     def _restore(
@@ -181,6 +182,8 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
             renew = partial(_redo, steps=steps[place + 1 : following])
             surrogate = surrogate.append(X[..., new, :], Y[..., new, :], renew=renew)
             start += steps[place]
+        if not torch.equal(_nystrom(surrogate).dictionary, memory["dictionary"].to(X.device)):
+            raise ValueError("a history that leads to another dictionary here")
         if surrogate.tracking is not None:
             sites = Sites.none(nothing.regression.train_Y).restore(of_sites) if of_sites else None
             surrogate = replace(surrogate, tracking=surrogate.tracking.with_sites(sites))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 from typing import Any
 
@@ -12,7 +13,7 @@ import oracles
 import pytest
 import torch
 from catalogue import KERNELS, PATHS, Builder, data, icm, matern, rbf, similarity, task_matrix
-from gpytorch.kernels import Kernel, MaternKernel, MultitaskKernel
+from gpytorch.kernels import Kernel, MaternKernel, MultitaskKernel, RBFKernel
 from suites import close
 from torch import Tensor
 
@@ -710,3 +711,29 @@ def test_task_matrix_of_each_batch_entry() -> None:
         close(batch.mean(Z)[i], alone.at(Z).mean, 1e-9)
         close(batch.covariance_norm(Z)[i], alone.at(Z).norm, 1e-9)
         close(batch.info_gain[i], alone.info_gain, 1e-9)
+
+
+def test_a_point_too_close_in_a_batch_of_batches_does_not_hinder_the_others() -> None:
+    X, Y = torch.rand(6, 1, dtype=torch.double) * 4, torch.randn(6, 2, dtype=torch.double)
+    task_covar = torch.tensor([[1.0, 0.5], [0.5, 1.0]], dtype=torch.double)
+    kernel = ICMKernel(RBFKernel().double(), task_covar)
+    model = NystromMultiTaskGP(X, Y, kernel, eta=0.1, oversampling=1e6)
+    pending = torch.rand(2, 2, 1, 1, dtype=torch.double) * 4 + 5
+    pending[0, 1, 0] = X[2] + 1e-9
+    imagined, grid = model.imagine(pending), torch.linspace(0, 9, 7, dtype=torch.double).unsqueeze(-1)
+    for i, j in itertools.product(range(2), repeat=2):
+        alone = model.imagine(pending[i, j])
+        close(imagined.at(grid).norm[i, j], alone.at(grid).norm, 1e-6)
+
+
+def test_a_data_set_that_gains_nothing_beside_others_that_do_keeps_its_probabilities() -> None:
+    X, Y = torch.rand(2, 8, 1, dtype=torch.double) * 9, torch.randn(2, 8, 2, dtype=torch.double)
+    kernel = adapt_kernel(ICMKernel(RBFKernel().double(), torch.eye(2, dtype=torch.double)), 2)
+    noise = torch.full((1, 2), 0.1, dtype=torch.double)
+    fitted = NystromRegression.fit(kernel, noise, X[:, :6], Y[:, :6], torch.arange(3), 3.0)
+    grown = fitted.append(X[:, 6:7], Y[:, 6:7])
+    new = torch.zeros(2, 7, dtype=torch.bool)
+    new[1, 6] = True
+    widened, fine = grown.widen(new)
+    assert fine.all()
+    close(widened.inclusion_probs[0], grown.inclusion_probs[0], 1e-12)
