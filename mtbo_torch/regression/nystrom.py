@@ -719,7 +719,10 @@ class TrackedNystrom(Tracked):
         blocks = _add_squares(_add_squares(self.blocks, change, -1), gain, 1)
         blocks = torch.addcmul(blocks, rows.eigvals[..., None, None, None], left - self.residual)
         residual = grown.subspace.clear_rounding(left, rows.blocks(self.X))
-        columns = None if self.columns is None else self.columns.extend(new)
+        columns = self.columns
+        if columns is not None and columns.rows.nbytes + new.nbytes > self.memory:
+            columns = None  # rather than be moved first: for a while that would take twice the memory
+        columns = None if columns is None else columns.extend(new)
         if columns is not None and border.order is not None:
             columns = GrowingRows.of(take_rows(columns.rows, border.order))
         return TrackedNystrom(grown, self.X, columns, residual, blocks, mean, self.memory)
