@@ -50,8 +50,8 @@ def keep_unless_many(drawn: Tensor, before: Tensor, sites: Tensor) -> Tensor:
     return torch.where(sizes[1] <= LARGEST_SURPLUS * sizes[0], together, drawn)
 
 
-def list_places(where: Tensor) -> Tensor:
-    """Return the places where ``b`` is True."""
+def find_trials(where: Tensor) -> Tensor:
+    """Return the places of the data sets where ``b`` is True."""
     return where.nonzero().squeeze(-1)
 
 
@@ -64,7 +64,7 @@ def list_indices(indices: Tensor, sizes: Tensor) -> dict[int, list[int]]:
 def find_places(drawn: Tensor) -> tuple[Tensor, Tensor]:
     """Return where ``(b) x t`` is True, each row padded with its last place to the longest, and how many these are.
 
-    A row without any is padded with some place.
+    A row without any is padded with the first place.
     """
     sizes = drawn.sum(dim=-1)
     longest = int(sizes.max())

@@ -38,10 +38,10 @@ from mtbo_torch.regression.draws import (
     compare_sites,
     draw_luck,
     find_places,
+    find_trials,
     keep_last,
     keep_unless_many,
     list_indices,
-    list_places,
 )
 from mtbo_torch.regression.factor import GrowingRows
 from mtbo_torch.regression.sites import Distinct, Sites, rows_at
@@ -273,7 +273,7 @@ class NystromRegression(Regression):
         if self.num_observations == 0:
             raise ValueError("A dictionary can only be drawn from observations, got none. Condition on some first.")
         if where is not None:
-            trials = list_places(where)
+            trials = find_trials(where)
             sources = generator if isinstance(generator, torch.Generator) else [generator[i] for i in trials.tolist()]
             return self.put(trials, self.pick(trials).resample(sources, keep=keep))
         distinct = self._distinct()
@@ -311,14 +311,14 @@ class NystromRegression(Regression):
         if is_wider.all():
             changed, is_done = self.widen(new, distinct)
         else:
-            trials = list_places(is_wider)
+            trials = find_trials(is_wider)
             widened, fine = self.pick(trials).widen(new[trials])
             changed, is_done = self.put(trials, widened), is_wider.index_copy(0, trials, fine)
         if is_done.all():
             return changed
         if not is_done.any() or len(self.batch_shape) > 1:
             return self._with_dictionary(wanted, distinct)
-        return changed._fit_some(list_places(~is_done), wanted)
+        return changed._fit_some(find_trials(~is_done), wanted)
 
     def _fit_some(self, trials: Tensor, wanted: Tensor) -> NystromRegression:
         """Fit some data sets, ``k`` places, with the observations wanted, ``b x t``."""
