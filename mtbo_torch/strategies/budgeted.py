@@ -178,9 +178,9 @@ class BudgetedStrategy(KernelStrategy[NystromMultiTaskGP]):
             surrogate = self.space.watch(surrogate)
         # Taking the same steps repeats the same arithmetic.
         for place, following in zip_longest(appends, appends[1:]):
-            new = slice(start, start + steps[place])
+            new = told.pick(slice(start, start + steps[place]))
             renew = partial(_redo, steps=steps[place + 1 : following])
-            surrogate = surrogate.append(X[..., new, :], Y[..., new, :], renew=renew)
+            surrogate = surrogate.append(new.X, new.Y, renew=renew)
             start += steps[place]
         if not torch.equal(_nystrom(surrogate).dictionary, memory["dictionary"].to(X.device)):
             raise ValueError("a history that leads to another dictionary here")
