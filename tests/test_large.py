@@ -16,7 +16,7 @@ from catalogue import icm
 from torch import Tensor
 
 from mtbo_torch import MTBKB, MTKB, Optimizer, space
-from mtbo_torch.regression import TrackedNystrom, nystrom
+from mtbo_torch.regression import TrackedNystrom, factor, nystrom
 from mtbo_torch.regression.kronecker import TrackedKronecker
 from mtbo_torch.strategies import ITBKB, RandomSearch, Strategy, budgeted
 
@@ -64,6 +64,27 @@ def test_pieces_propose_what_one_piece_does(
         torch.testing.assert_close(tracking.covariance, other.covariance, rtol=0, atol=1e-8)
 
 
+@pytest.mark.parametrize("seed", [1, [3, 4]], ids=["one", "trials"])
+@pytest.mark.parametrize("bound", ["norm", "mixture"])
+def test_features_in_blocks_propose_what_those_in_one_do(
+    monkeypatch: pytest.MonkeyPatch, bound: str, seed: int | list[int]
+) -> None:
+    proposed, found = [], []
+    for size in (factor.LARGE_BLOCK, 1):
+        monkeypatch.setattr(factor, "LARGE_BLOCK", size)
+        strategy = build(MTBKB, schedule="delayed", bound=bound, seed=seed)
+        proposed.append(play(strategy))
+        [part] = strategy._known.surrogate.tracking.parts
+        found.append(part)
+    one, several = found
+    assert len(one.columns.blocks) == 1
+    assert len(several.columns.blocks) > 1 or strategy.batch_shape  # those of a batch are put in order at each draw
+    assert torch.equal(*proposed)
+    torch.testing.assert_close(one.columns.join(), several.columns.join(), rtol=0, atol=1e-8)
+    torch.testing.assert_close(one.mean, several.mean, rtol=0, atol=1e-8)
+    torch.testing.assert_close(one.norm, several.norm, rtol=0, atol=1e-8)
+
+
 @kinds
 def test_without_memory_nothing_grows_with_the_observations(kind: type[Strategy], options: dict[str, Any]) -> None:
     kept = []
@@ -73,7 +94,7 @@ def test_without_memory_nothing_grows_with_the_observations(kind: type[Strategy]
         [part] = strategy._known.surrogate.tracking.parts
         assert isinstance(part, TrackedNystrom | TrackedKronecker)
         kept.append(part.columns if isinstance(part, TrackedNystrom) else part.cross)
-    assert kept[0].rows.shape[-2] > 1
+    assert kept[0].length > 1
     assert kept[1] is None
 
 

@@ -16,6 +16,8 @@ from torch import Tensor
 from mtbo_torch.linalg import cholesky_logdet, eye_like, safe_cholesky, solve_lower
 
 SMALLEST_BLOCK, LARGEST_BLOCK = 16, 256
+# Rows with fewer numbers are rather moved than kept in one more block: a product with each block is one more call.
+LARGE_BLOCK = 2**19
 # The explicit inverse pays off when a product is bound by arithmetic, and is used only where rounding allows.
 MANY_ROWS, LARGEST_ROUNDING = 64, 5e-8
 
@@ -41,7 +43,8 @@ class GrowingRows:
     @classmethod
     def allocate(cls, like: Tensor, batch_shape: torch.Size, capacity: int, width: int) -> GrowingRows:
         """Return no rows yet, with room for ``(b) x capacity x width`` numbers."""
-        return cls(_Buffer(like.new_zeros(*batch_shape, capacity, width), 0), 0)
+        # What is not written takes no memory.
+        return cls(_Buffer(like.new_empty(*batch_shape, capacity, width), 0), 0)
 
     @classmethod
     def of(cls, rows: Tensor) -> GrowingRows:
@@ -77,9 +80,8 @@ class GrowingRows:
             return GrowingRows.of(torch.cat([self.rows, padded], dim=-2))
         if self._buffer.used != self.length or length > self.capacity:
             capacity = self.capacity if length <= self.capacity else 2 * length
-            tensor = self.rows.new_empty(*self.rows.shape[:-2], capacity, width)  # what is not written takes no memory
-            tensor[..., : self.length, :] = self.rows
-            buffer = _Buffer(tensor, self.length)
+            buffer = GrowingRows.allocate(self.rows, self.rows.shape[:-2], capacity, width)._buffer
+            buffer.tensor[..., : self.length, :] = self.rows
         else:
             buffer = self._buffer
         # Writing through .data leaves the version counter alone: graphs that saved the older prefix stay valid.
@@ -90,6 +92,49 @@ class GrowingRows:
     def expand(self, batch_shape: torch.Size) -> GrowingRows:
         """Return the same rows under a larger batch shape, as a view; a later append copies them."""
         return GrowingRows.of(self.rows.expand(*batch_shape, *self.rows.shape[-2:]))
+
+
+@dataclass(frozen=True)
+class RowBlocks:
+    """Long rows ``... x length x width`` in blocks, of which a large one is never moved: that would take it twice.
+
+    Attributes:
+        blocks: The rows, one block after the other. A new block has room for as many as there are before it.
+    """
+
+    blocks: tuple[GrowingRows, ...]
+
+    @classmethod
+    def of(cls, rows: Tensor) -> RowBlocks:
+        """Wrap existing rows."""
+        return cls((GrowingRows.of(rows),))
+
+    @property
+    def length(self) -> int:
+        """The number of rows."""
+        return sum(block.length for block in self.blocks)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that the rows take."""
+        return sum(block.rows.nbytes for block in self.blocks)
+
+    @property
+    def parts(self) -> list[Tensor]:
+        """The rows of each block, views."""
+        return [block.rows for block in self.blocks]
+
+    def join(self) -> Tensor:
+        """Return all rows, ``... x length x width``."""
+        return self.parts[0] if len(self.blocks) == 1 else torch.cat(self.parts, dim=-2)
+
+    def extend(self, new: Tensor) -> RowBlocks:
+        """Append ``... x q x width`` rows."""
+        *before, last = self.blocks
+        if last.length + new.shape[-2] > last.capacity and last.rows.numel() >= LARGE_BLOCK:
+            room = max(self.length, new.shape[-2])
+            before, last = [*self.blocks], GrowingRows.allocate(new, new.shape[:-2], room, new.shape[-1])
+        return RowBlocks((*before, last.extend(new)))
 
 
 @dataclass(frozen=True)

@@ -43,10 +43,10 @@ from mtbo_torch.regression.draws import (
     keep_unless_many,
     list_indices,
 )
-from mtbo_torch.regression.factor import GrowingRows
+from mtbo_torch.regression.factor import GrowingRows, RowBlocks
 from mtbo_torch.regression.sites import Distinct, Sites, rows_at
 from mtbo_torch.regression.structure import MatrixKernel
-from mtbo_torch.regression.subspace import Subspace, outer_by_point, take_rows
+from mtbo_torch.regression.subspace import BLOCK_NUMBERS, Subspace, outer_by_point, take_rows
 from mtbo_torch.regression.whitened import GroupedRows, RowKernel
 
 # Data that are there at once begin with a dictionary of this many points.
@@ -583,9 +583,12 @@ class NystromRegression(Regression):
         columns = self.subspace.columns(points)
         features = columns.mT
         residual = self.subspace.residual(points, features)
-        blocks = self.subspace.covariance(points, features, self.inverse)
+        # Some points at a time: there is a product with the features for each group and each noise.
+        size = max(1, BLOCK_NUMBERS // max(1, self.inverse.shape[:-1].numel()))
+        some = zip(points.split(size, dim=-2), features.split(size * self.rows.rows_per_point, dim=-2), strict=True)
+        blocks = torch.cat([self.subspace.covariance(X, phi, self.inverse) for X, phi in some], dim=-3)
         mean = self._mean(features).mT.contiguous().mT  # with the points next to each other, as what is added to it
-        return TrackedNystrom(self, points, GrowingRows.of(columns), residual, blocks, mean, memory)
+        return TrackedNystrom(self, points, RowBlocks.of(columns), residual, blocks, mean, memory)
 
     def _evidence(self, points: Tensor) -> Tensor:
         """Return the features, ``(b) x G x Pp x mp``."""
@@ -683,14 +686,14 @@ class TrackedNystrom(Tracked):
         self,
         regression: NystromRegression,
         X: Tensor,
-        columns: GrowingRows | None,
+        columns: RowBlocks | None,
         residual: Tensor,
         blocks: Tensor,
         mean: Tensor,
         memory: float = math.inf,
     ) -> None:
         super().__init__(regression, X, memory)
-        self.columns = None if columns is None or columns.rows.nbytes > memory else columns
+        self.columns = None if columns is None or columns.nbytes > memory else columns
         self.residual, self.blocks, self.mean = residual, blocks, mean
 
     def advance(self, grown: Regression) -> Tracked:
@@ -719,19 +722,16 @@ class TrackedNystrom(Tracked):
         blocks = _add_squares(_add_squares(self.blocks, change, -1), gain, 1)
         blocks = torch.addcmul(blocks, rows.eigvals[..., None, None, None], left - self.residual)
         residual = grown.subspace.clear_rounding(left, rows.blocks(self.X))
-        columns = self.columns
-        if columns is not None and columns.rows.nbytes + new.nbytes > self.memory:
-            columns = None  # rather than be moved first: for a while that would take twice the memory
-        columns = None if columns is None else columns.extend(new)
+        columns = None if self.columns is None else self.columns.extend(new)
         if columns is not None and border.order is not None:
-            columns = GrowingRows.of(take_rows(columns.rows, border.order))
+            columns = RowBlocks.of(take_rows(columns.join(), border.order))
         return TrackedNystrom(grown, self.X, columns, residual, blocks, mean, self.memory)
 
     def _pick(self, trials: Tensor) -> TrackedNystrom:
         """Return what is known of some data sets, ``k`` places."""
         regression, columns = self.regression.pick(trials), None
         if self.columns is not None:
-            columns = GrowingRows.of(self.columns.rows[..., : regression.inverse.shape[-1], :].index_select(-4, trials))
+            columns = RowBlocks.of(self.columns.join()[..., : regression.inverse.shape[-1], :].index_select(-4, trials))
         tensors = pick_fields(self, trials, **OWN_TRACKED_DIMS)
         return TrackedNystrom(regression, self.X, columns, **tensors, memory=self.memory)
 
@@ -740,8 +740,8 @@ class TrackedNystrom(Tracked):
         assert isinstance(part, TrackedNystrom)
         columns, width = None, self.regression.inverse.shape[-1]
         if self.columns is not None and part.columns is not None:
-            whole, new = (pad(x.rows, (0, 0, 0, width - x.length)) for x in (self.columns, part.columns))
-            columns = GrowingRows.of(put_trials(whole, trials, new, 3))
+            whole, new = (pad(x.join(), (0, 0, 0, width - x.length)) for x in (self.columns, part.columns))
+            columns = RowBlocks.of(put_trials(whole, trials, new, 3))
         tensors = put_fields(self, trials, part, **OWN_TRACKED_DIMS)
         return TrackedNystrom(self.regression, self.X, columns, **tensors, memory=self.memory)
 
@@ -750,21 +750,21 @@ class TrackedNystrom(Tracked):
         if self.columns is None or self.regression.batch_shape:
             return {}
         p = self.residual.shape[-1]
-        own = self.columns.rows.narrow(-1, place * p, p)  # G x mp x p
+        own = torch.cat([part.narrow(-1, place * p, p) for part in self.columns.parts], dim=-2)  # G x mp x p
         return {"features": own.mT.contiguous(), "residual": self.residual.select(-3, place)}
 
     def _project(self, *directions: Tensor) -> list[Tensor]:
         """Multiply directions ``(b) x r x q x mp`` by the features, to ``(b) x r x q x Np``, all in one pass."""
         if self.columns is not None:
-            whole = self.columns.rows
+            blocks = self.columns.parts
         else:
             subspace = self.regression.subspace
             directions = tuple(rows @ subspace.root for rows in directions)
-            whole = subspace.rows(subspace.atoms, self.X)
-        if whole.dim() > 3 or whole.shape[-3] > 1 or len(directions) == 1:
-            return [shared_product(rows, whole) for rows in directions]
-        products = torch.cat([rows.flatten(end_dim=-2) for rows in directions]) @ whole.squeeze(-3)
-        parts = products.split([rows.shape[:-1].numel() for rows in directions])
+            blocks = [subspace.rows(subspace.atoms, self.X)]
+        if len(directions) == 1 or blocks[0].dim() > 3 or blocks[0].shape[-3] > 1:
+            return [_times_blocks(rows, blocks) for rows in directions]
+        together = torch.cat([rows.flatten(end_dim=-2) for rows in directions]).unsqueeze(0)
+        parts = _times_blocks(together, blocks).squeeze(0).split([rows.shape[:-1].numel() for rows in directions])
         return [part.unflatten(0, rows.shape[:-1]) for part, rows in zip(parts, directions, strict=True)]
 
     @property
@@ -778,6 +778,14 @@ class TrackedNystrom(Tracked):
 
     def variance(self, directions: Tensor | None = None) -> Tensor:
         return self.regression.rows.variances(self.blocks, directions).clamp_min_(0)
+
+
+def _times_blocks(left: Tensor, blocks: list[Tensor]) -> Tensor:
+    """Return the product of ``(b) x r x q x m`` with the m rows of some blocks, ``(b) x G x m' x N`` each."""
+    if len(blocks) == 1:
+        return shared_product(left, blocks[0])
+    parts = left.split([block.shape[-2] for block in blocks], dim=-1)
+    return reduce(torch.add, [shared_product(*pair) for pair in zip(parts, blocks, strict=True)])
 
 
 def _add_squares(blocks: Tensor, rows: Tensor, sign: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mtbo_torch.linalg import posterior_cholesky, safe_cholesky
 from mtbo_torch.regression import factor as growing
-from mtbo_torch.regression.factor import GrowingRows, InverseCholesky
+from mtbo_torch.regression.factor import GrowingRows, InverseCholesky, RowBlocks
 
 BATCHES = [(), (2,), (2, 3)]
 
@@ -116,6 +116,26 @@ def test_rows_are_shared_until_somebody_branches() -> None:
     assert longer.rows[:, 0].tolist() == [0, 1, 2]
     assert branch.rows[:, 0].tolist() == [0, 1, 3]
     assert start.rows[:, 0].tolist() == [0, 1]
+
+
+def test_large_blocks_of_rows_are_never_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growing, "LARGE_BLOCK", 6)  # three rows of two numbers
+    rows = torch.arange(24.0).reshape(12, 2)
+    grown, places, lengths = RowBlocks.of(rows[:2]), [], []
+    for row in rows[2:].split(1):
+        before, grown = grown, grown.extend(row)
+        places.append([part.data_ptr() for part in grown.parts])
+        lengths.append([part.shape[0] for part in grown.parts])
+        assert torch.equal(before.join(), rows[: before.length])
+    assert lengths == [[3], [4], [5], [6], [6, 1], [6, 2], [6, 3], [6, 4], [6, 5], [6, 6]]
+    # The first block was moved as long as it was small, and each has stayed at its place since.
+    assert len({first for first, *_ in places}) == len({second for _, *others in places for second in others}) == 1
+    assert torch.equal(grown.join(), rows)
+    assert grown.nbytes == rows.nbytes
+    branch = before.extend(rows[:1])
+    assert torch.equal(branch.join(), torch.cat([rows[:11], rows[:1]]))
+    assert branch.parts[0].data_ptr() == grown.parts[0].data_ptr()
+    assert torch.equal(grown.join(), rows)
 
 
 def test_appending_nothing_changes_nothing() -> None:
