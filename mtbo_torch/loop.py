@@ -35,10 +35,10 @@ def optimize(
     With several, no point is lost or asked for twice, but what is asked for depends on the order of the answers, as
     in every parallel run: the same order gives the same points.
 
-    An evaluation has failed if it raised an exception, or returned an infinite value or NaN for all tasks. (NaN for some
-    tasks is a missing value for :class:`Optimizer` and :class:`MTKB`, and a failure for others.) It is repeated a few
-    times, then given up with a warning: that counts as a round, and the point is not asked for again in this loop. If
-    the very first one has to be given up, its exception is raised.
+    An evaluation has failed if it raised an exception, or returned an infinite value or NaN for all tasks. (NaN for
+    some tasks is a missing value for :class:`Optimizer` and :class:`MTKB`, and a failure for others.) It is repeated a
+    few times, then given up with a warning: that counts as a round, and the point is not asked for again in this loop.
+    If the very first one has to be given up, its exception is raised.
 
     Args:
         strategy: Of a single trial; or an experiment.
