@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
 import re
 import shutil
 import sys
+import tempfile
+import textwrap
+import warnings
 from pathlib import Path
+from typing import Any
 
+import matplotlib as mpl
+import torch
 from docutils import nodes
 from docutils.nodes import Element
 from pygments.lexers.special import TextLexer
@@ -96,6 +105,34 @@ def show_origins(app: Sphinx, docname: str, source: list[str]) -> None:
     source[0] = re.sub(r"```\{include\} \S*/results/(\w+)\.md\n```", add, source[0])
 
 
+def wrap(line: str) -> str:
+    """Return a line as wide as a page, if it is prose and not the row of a table."""
+    return line if "  " in line.strip() else textwrap.fill(line, 96, break_long_words=False, break_on_hyphens=False)
+
+
+def show_outputs(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Run the Python of a page, from top to bottom, and show below each block what it prints."""
+    if app.env.doc2path(docname).suffix != ".md":  # notebooks have their outputs
+        return
+    names: dict[str, Any] = {}
+
+    def add(found: re.Match[str]) -> str:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
+            exec(compile(found[1], docname, "exec"), names)
+        text = "\n".join(map(wrap, printed.getvalue().rstrip().splitlines()))
+        return f"{found[0]}\n\n```{{code-block}} text\n:class: output\n\n{text}\n```" if text else found[0]
+
+    mpl.use("Agg")
+    torch.manual_seed(0)
+    try:
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            source[0] = re.sub(r"^```python\n(.*?)^```$", add, source[0], flags=re.DOTALL | re.MULTILINE)
+    finally:
+        logging.disable(logging.NOTSET)  # which a page may have changed
+
+
 def keep_numbers_whole(app: Sphinx, doctree: nodes.document) -> None:
     """Mark the cells of tables with a mean and its spread, which should stay on one line."""
     for cell in doctree.findall(nodes.entry):
@@ -106,4 +143,5 @@ def keep_numbers_whole(app: Sphinx, doctree: nodes.document) -> None:
 def setup(app: Sphinx) -> None:
     app.connect("missing-reference", find_by_last_name)
     app.connect("source-read", show_origins)
+    app.connect("source-read", show_outputs)
     app.connect("doctree-read", keep_numbers_whole)

@@ -31,8 +31,9 @@ def main(path: Path) -> None:
     train_Y[at >= 100, 1] = torch.nan  # on the right, only task 1 is observed
 
     figure = Figure(figsize=(8.4, 2.9), layout="constrained")
+    figure.get_layout_engine().set(h_pad=0.08, w_pad=0.1)
     axes = figure.subplots(1, 2, sharey=True)
-    for correlation, title, ax in zip([0.0, 0.9], ["each task for itself", "tasks that share"], axes, strict=True):
+    for correlation, title, ax in zip([0.0, 0.9], ["modeled separately", "modeled together"], axes, strict=True):
         model = ExactMultiTaskGP(train_X, train_Y, make_kernel(correlation), eta=1e-3, allow_missing=True)
         plot_posterior(model, grid, train_X, train_Y, ax).set_title(title)
         ax.plot(grid, f[:, 1], color=COLORS[1], linestyle=":", label="task 2, truth")

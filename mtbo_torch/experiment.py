@@ -33,7 +33,7 @@ class Experiment:
         inputs: What can be set, by name; or :class:`Inputs`, with limits between them.
         tasks: What is measured, by name, and what is wanted of it: ``"maximize"``, ``"minimize"``, ``"watch"``,
             ``"at least 0.9"``, ``"at most 5"``, or several of these separated by commas.
-        choices: A table of the inputs that can be chosen from, if not all combinations can.
+        choices: A table of the combinations of inputs to choose from, if not all are possible.
         strategy: How to choose: :class:`Optimizer`, or another strategy.
         options: More arguments of the strategy, such as ``seed``; for :class:`MTKB`, ``kernel``.
 
@@ -76,7 +76,7 @@ class Experiment:
     def table(self) -> pd.DataFrame:
         """All measurements in the order they were told, then the proposals that are still pending, without values.
 
-        Another experiment with the same description continues from this table: tell it.
+        To continue in another experiment with the same description, tell it this table.
         """
         pending = self.strategy._pending_points()
         nothing = pending.new_full((len(pending), len(self.tasks)), torch.nan)
@@ -86,8 +86,8 @@ class Experiment:
     def ask(self, q: int = 1, fixed: Mapping[str, Any] | None = None) -> pd.DataFrame:
         """Return a table of q proposals, with empty columns for the tasks to fill in; see :meth:`Strategy.ask`.
 
-        The index, called "asked", says which proposal a row is: :meth:`tell` then knows it even if its inputs were
-        changed. It may become a column, as it does in a file.
+        The index, called "asked", has the number of each proposal, by which :meth:`tell` knows it even if its inputs
+        were changed. It may become a column, as it does in a file.
 
         Args:
             q: The number of proposals.
@@ -100,10 +100,10 @@ class Experiment:
         return frame
 
     def tell(self, table: pd.DataFrame) -> None:
-        """Learn from a table; a refused one changes nothing.
+        """Learn from a table; one that is refused changes nothing.
 
-        Columns may be in any order, others do not matter, and cells of tasks may be empty. A row without any value is a
-        proposal that waits for its values.
+        Columns may be in any order, other columns are ignored, and cells of tasks may be empty. A row without any value
+        is a proposal that waits for its values.
 
         Args:
             table: A row for each measurement. For a task "yield", a column "yield sd" has the standard deviations of
@@ -133,16 +133,16 @@ class Experiment:
             self.strategy.expect(X[waiting])
 
     def forget(self, asked: int | Sequence[int] | None = None) -> None:
-        """Wait no longer for some proposals, by their numbers, or for any of them with None."""
+        """Stop waiting for some proposals, by their numbers; with None, for all of them."""
         self.strategy.forget(asked)
 
     def correct(self, row: int, **values: float) -> None:
-        """Exchange values of one measurement.
+        """Replace values of one measurement.
 
         Args:
-            row: Its place in :attr:`table`.
-            values: By task, the right ones. Names that Python does not allow go in ``**{"yield (%)": 30.0}``, and so do
-                those of standard deviations, ``**{"yield sd": 0.5}``.
+            row: Its row in :attr:`table`.
+            values: The right values, by task. Pass names that Python does not allow as ``**{"yield (%)": 30.0}``, and
+                standard deviations as ``**{"yield sd": 0.5}``.
         """
         unknown = [name for name in values if name.removesuffix(SD) not in self.tasks]
         if unknown or not values:
@@ -160,7 +160,7 @@ class Experiment:
         self.strategy.correct(row, y, allow_missing=bool(y.isnan().any()), sd=known)
 
     def remove(self, rows: int | Sequence[int]) -> None:
-        """Forget measurements, by their places in :attr:`table`."""
+        """Remove measurements, by their rows in :attr:`table`."""
         self.strategy.remove(rows)
 
     def pareto(self) -> pd.DataFrame:
@@ -206,7 +206,7 @@ class Experiment:
     def save(self, path: str | Path) -> None:
         """Save everything in one file, from which :meth:`load` continues bit for bit.
 
-        Kernels and other objects among the arguments are not in it, and have to be given to :meth:`load` again.
+        Kernels and other objects among the arguments are not in the file: pass them to :meth:`load` again.
         """
         options = {name: value for name, value in self._options.items() if name != "strategy"}
         plain = {name: value for name, value in options.items() if _is_plain(value)}
@@ -229,8 +229,8 @@ class Experiment:
 
         Args:
             path: The file.
-            options: Arguments that are not in the file; or that should be others from now on, such as ``inputs`` with
-                wider bounds: then all is learned anew from the measurements.
+            options: Arguments that are not in the file, or that should change from now on, such as ``inputs`` with
+                wider bounds. If any change, everything is learned again from the measurements.
         """
         try:
             saved = torch.load(path, weights_only=True)

@@ -35,21 +35,22 @@ def optimize(
     With several, no point is lost or asked for twice, but what is asked for depends on the order of the answers, as
     in every parallel run: the same order gives the same points.
 
-    An evaluation has failed if it raised an exception or returned infinite values or NaN (for :class:`Optimizer` and
-    :class:`MTKB`, only NaN). It is repeated a few times, then given up with a warning: that counts as a round, and the
-    point is not asked for again in this loop. If the very first one has to be given up, its exception is raised.
+    An evaluation has failed if it raised an exception, or returned an infinite value or NaN for all tasks. (NaN for
+    some tasks is a missing value for :class:`Optimizer` and :class:`MTKB`, and a failure for others.) It is repeated a
+    few times, then given up with a warning: that counts as a round, and the point is not asked for again in this loop.
+    If the very first one has to be given up, its exception is raised.
 
     Args:
         strategy: Of a single trial; or an experiment.
-        function: Takes a point, ``d``, to the ``n`` values of the tasks. For an experiment it takes a dictionary of the
-            inputs to one of the tasks; what is missing in it was not measured.
-        rounds: The number of evaluations in all, with those in the file.
+        function: Takes a point, ``d``, and returns the ``n`` values of the tasks. For an experiment it takes a
+            dictionary of the inputs and returns one of the tasks; tasks that are missing were not measured.
+        rounds: The number of evaluations in all, including those in the file.
         executor: Where to evaluate: any of ``concurrent.futures``, or Dask's ``Client.get_executor()``. By default
             here, one after the other. A process pool needs a function that can be pickled.
         workers: How many evaluations should run at the same time; needed with an executor.
         retries: How many times an evaluation that failed is repeated.
-        path: A file that has the state after every question and every answer. If it is there, the loop continues from
-            it.
+        path: A file to which the state is saved after every proposal and every result. If it exists, the loop
+            continues from it.
 
     Example:
         >>> from concurrent.futures import ThreadPoolExecutor
