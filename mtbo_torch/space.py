@@ -25,7 +25,7 @@ from mtbo_torch.regression import Belief, Lookup, rows_at
 from mtbo_torch.regression.pieces import PIECE
 from mtbo_torch.surrogate import Surrogate
 
-DEFAULT_RESTARTS, DEFAULT_RAW_SAMPLES, DEFAULT_MEMORY = 10, 256, 2.0
+DEFAULT_RESTARTS, DEFAULT_RAW_SAMPLES, DEFAULT_MEMORY = 10, 256, 2.5
 # Points told are compared with the choices in pieces of this many numbers.
 BLOCK_NUMBERS = 2**22
 # Of an input all over its range.

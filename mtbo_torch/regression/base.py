@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import torch
@@ -32,8 +32,15 @@ class ScalarKernel(Protocol):
         ...
 
 
-def shared_product(left: Tensor, right: Tensor) -> Tensor:
-    """Return ``left @ right`` for ``(b) x r x q x m`` and ``(b) x G x m x N``; with G = 1 read `right` only once."""
+def shared_product(left: Tensor, right: Tensor, *others: Tensor) -> Tensor:
+    """Return ``left @ right`` for ``(b) x r x q x m`` and ``(b) x G x m x N``; with G = 1 read `right` only once.
+
+    The rows of `right` may come in several blocks.
+    """
+    if others:
+        blocks = (right, *others)
+        parts = left.split([block.shape[-2] for block in blocks], dim=-1)
+        return reduce(torch.add, map(shared_product, parts, blocks))
     groups, q = left.shape[-3:-1]
     if right.shape[-3] > 1:
         return left @ right

@@ -14,7 +14,7 @@ from torch import Tensor
 from mtbo_torch.linalg import cholesky_logdet, eye_like, operator_norm, safe_cholesky, solve_lower
 from mtbo_torch.regression.base import Growth, Regression, Tracked, expand_fields, pick_trials, shared_product
 from mtbo_torch.regression.dense import DenseRegression, predict_left_out
-from mtbo_torch.regression.factor import GrowingRows, InverseCholesky
+from mtbo_torch.regression.factor import InverseCholesky, RowBlocks
 from mtbo_torch.regression.missing import Missing, few_are_missing
 from mtbo_torch.regression.spectrum import Spectrum
 
@@ -323,13 +323,13 @@ class TrackedKronecker(Tracked):
         self,
         regression: KroneckerRegression,
         X: Tensor,
-        cross: GrowingRows | None,
+        cross: RowBlocks | None,
         variances: Tensor,
         whitened_mean: Tensor,
         memory: float = math.inf,
     ) -> None:
         super().__init__(regression, X, memory)
-        self.cross = None if cross is None or cross.rows.nbytes > memory else cross
+        self.cross = None if cross is None or cross.nbytes > memory else cross
         self.variances, self.whitened_mean = variances, whitened_mean
 
     @classmethod
@@ -339,18 +339,18 @@ class TrackedKronecker(Tracked):
         variances = regression._variances_from(regression.factor, points, cross)
         variances = variances.expand(torch.broadcast_shapes(variances.shape, (*regression.batch_shape, 1, 1)))
         mean = (cross @ regression.weights).sum(dim=-3)
-        return cls(regression, points, GrowingRows.of(cross.mT.contiguous()), variances, mean, memory)
+        return cls(regression, points, RowBlocks.of(cross.mT.contiguous()), variances, mean, memory)
 
     def advance(self, grown: Regression) -> Tracked:
         if not isinstance(grown, KroneckerRegression) or grown.growth is None:
             return grown.track(self.X, self.memory)
         rows, residuals = grown.growth.rows, grown.growth.residuals
         if self.cross is None:
-            cross, whole = None, grown.kernel(grown.train_X, self.X)
+            cross, blocks = None, [grown.kernel(grown.train_X, self.X)]
         else:
             cross = self.cross.extend(grown.kernel(grown.train_X[..., -rows.shape[-2] :, :], self.X))
-            whole = cross.rows
-        change = shared_product(rows, whole)
+            blocks = cross.parts
+        change = shared_product(rows, *blocks)
         variances = (self.variances - grown.kernel.eigvals[..., None] * change.square().sum(dim=-2)).clamp_min(0)
         shift = change.mT @ (residuals @ grown.spectrum.bases.mT)
         mean = self.whitened_mean + shift.sum(dim=-3)

@@ -762,9 +762,9 @@ class TrackedNystrom(Tracked):
             directions = tuple(rows @ subspace.root for rows in directions)
             blocks = [subspace.rows(subspace.atoms, self.X)]
         if len(directions) == 1 or blocks[0].dim() > 3 or blocks[0].shape[-3] > 1:
-            return [_times_blocks(rows, blocks) for rows in directions]
+            return [shared_product(rows, *blocks) for rows in directions]
         together = torch.cat([rows.flatten(end_dim=-2) for rows in directions]).unsqueeze(0)
-        parts = _times_blocks(together, blocks).squeeze(0).split([rows.shape[:-1].numel() for rows in directions])
+        parts = shared_product(together, *blocks).squeeze(0).split([rows.shape[:-1].numel() for rows in directions])
         return [part.unflatten(0, rows.shape[:-1]) for part, rows in zip(parts, directions, strict=True)]
 
     @property
@@ -778,14 +778,6 @@ class TrackedNystrom(Tracked):
 
     def variance(self, directions: Tensor | None = None) -> Tensor:
         return self.regression.rows.variances(self.blocks, directions).clamp_min_(0)
-
-
-def _times_blocks(left: Tensor, blocks: list[Tensor]) -> Tensor:
-    """Return the product of ``(b) x r x q x m`` with the m rows of some blocks, ``(b) x G x m' x N`` each."""
-    if len(blocks) == 1:
-        return shared_product(left, blocks[0])
-    parts = left.split([block.shape[-2] for block in blocks], dim=-1)
-    return reduce(torch.add, [shared_product(*pair) for pair in zip(parts, blocks, strict=True)])
 
 
 def _add_squares(blocks: Tensor, rows: Tensor, sign: int) -> Tensor:
