@@ -125,6 +125,7 @@ def show_outputs(app: Sphinx, docname: str, source: list[str]) -> None:
 
     mpl.use("Agg")
     torch.manual_seed(0)
+    torch.set_default_dtype(torch.float)  # which the page before may have changed
     try:
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mtbo_torch import MTBKB, MTKB, Optimizer, space
 from mtbo_torch.regression import TrackedNystrom, factor, nystrom
+from mtbo_torch.regression.factor import RowBlocks
 from mtbo_torch.regression.kronecker import TrackedKronecker
 from mtbo_torch.strategies import ITBKB, RandomSearch, Strategy, budgeted
 
@@ -64,25 +65,32 @@ def test_pieces_propose_what_one_piece_does(
         torch.testing.assert_close(tracking.covariance, other.covariance, rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("seed", [1, [3, 4]], ids=["one", "trials"])
-@pytest.mark.parametrize("bound", ["norm", "mixture"])
-def test_features_in_blocks_propose_what_those_in_one_do(
-    monkeypatch: pytest.MonkeyPatch, bound: str, seed: int | list[int]
+def kept_by(strategy: Any) -> RowBlocks | None:
+    """Return what is kept of all choices besides mean and variances."""
+    [part] = strategy._known.surrogate.tracking.parts
+    assert isinstance(part, TrackedNystrom | TrackedKronecker)
+    return part.columns if isinstance(part, TrackedNystrom) else part.cross
+
+
+@kinds
+@pytest.mark.parametrize("others", [{}, {"seed": [3, 4]}], ids=["one", "trials"])
+def test_rows_in_blocks_propose_what_those_in_one_do(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Strategy], options: dict[str, Any], others: dict[str, Any]
 ) -> None:
-    proposed, found = [], []
-    for size in (factor.LARGE_BLOCK, 1):
-        monkeypatch.setattr(factor, "LARGE_BLOCK", size)
-        strategy = build(MTBKB, schedule="delayed", bound=bound, seed=seed)
-        proposed.append(play(strategy))
-        [part] = strategy._known.surrogate.tracking.parts
-        found.append(part)
-    one, several = found
-    assert len(one.columns.blocks) == 1
-    assert len(several.columns.blocks) > 1 or strategy.batch_shape  # those of a batch are put in order at each draw
-    assert torch.equal(*proposed)
-    torch.testing.assert_close(one.columns.join(), several.columns.join(), rtol=0, atol=1e-8)
-    torch.testing.assert_close(one.mean, several.mean, rtol=0, atol=1e-8)
-    torch.testing.assert_close(one.norm, several.norm, rtol=0, atol=1e-8)
+    whole = build(kind, **options, **others)
+    expected = play(whole)
+    monkeypatch.setattr(factor, "LARGE_BLOCK", 1)
+    cut = build(kind, **options, **others)
+    assert torch.equal(play(cut), expected)
+    one, several = kept_by(whole), kept_by(cut)
+    assert len(one.blocks) == 1
+    # A dictionary drawn in every round is fitted, and those of a batch are put in order at each draw.
+    is_whole_again = kind is MTBKB and (options["schedule"] == "every_round" or "seed" in others)
+    assert (len(several.blocks) > 1) != is_whole_again
+    torch.testing.assert_close(one.join(), several.join(), rtol=0, atol=1e-8)
+    tracking, other = cut._known.surrogate.tracking, whole._known.surrogate.tracking
+    torch.testing.assert_close(tracking.mean, other.mean, rtol=0, atol=1e-8)
+    torch.testing.assert_close(tracking.norm, other.norm, rtol=0, atol=1e-8)
 
 
 @kinds
@@ -91,9 +99,7 @@ def test_without_memory_nothing_grows_with_the_observations(kind: type[Strategy]
     for memory in (1.0, 0.0):
         strategy = build(kind, memory=memory, **options)
         play(strategy)
-        [part] = strategy._known.surrogate.tracking.parts
-        assert isinstance(part, TrackedNystrom | TrackedKronecker)
-        kept.append(part.columns if isinstance(part, TrackedNystrom) else part.cross)
+        kept.append(kept_by(strategy))
     assert kept[0].length > 1
     assert kept[1] is None
 
