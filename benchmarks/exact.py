@@ -71,19 +71,24 @@ def make_acquisition(
     return lambda: torch.autograd.grad(acqf(X).sum(), X)
 
 
+def compare(one: list[float], other: list[float]) -> tuple[str, float]:
+    """Return two lists of seconds as text, and the ratio of the first to the second."""
+    return f"{to_ms(one):.4g} ms against {to_ms(other):.4g} ms", compute_ratio(one, other)
+
+
 def compare_with_product(t: int, n: int = 9) -> tuple[str, float]:
     """Compare the acquisition with a 512 x t by t x t product."""
     left, right = torch.rand(POINTS, t), torch.rand(t, t)
     ours = make_acquisition(fit(t, n, make_full_rank_kernel(n)))
     product, gradient = time_in_turns([lambda: left @ right, ours], repeats=25)
-    return f"{to_ms(gradient):.1f} ms against {to_ms(product):.1f} ms", compute_ratio(gradient, product)
+    return compare(gradient, product)
 
 
 def compare_bounds(t: int = 1000, n: int = 9) -> tuple[str, float]:
     """Compare the two bounds of the acquisition."""
     norm, ellipsoid = (make_acquisition(fit(t, n, make_full_rank_kernel(n)), bound) for bound in ("norm", "ellipsoid"))
     usual, tighter = time_in_turns([norm, ellipsoid], repeats=25)
-    return f"{to_ms(tighter):.1f} ms against {to_ms(usual):.1f} ms", compute_ratio(tighter, usual)
+    return compare(tighter, usual)
 
 
 def compare_mixture(t: int = 1000, n: int = 9) -> tuple[str, float]:
@@ -91,14 +96,14 @@ def compare_mixture(t: int = 1000, n: int = 9) -> tuple[str, float]:
     model = fit(t, n, make_full_rank_kernel(n))
     runs = [make_acquisition(model, "ellipsoid"), make_acquisition(model, radius=Mixture(2.0, 0.3))]
     ellipsoid, mixture = time_in_turns(runs, repeats=25)
-    return f"{to_ms(mixture):.1f} ms against {to_ms(ellipsoid):.1f} ms", compute_ratio(mixture, ellipsoid)
+    return compare(mixture, ellipsoid)
 
 
 def compare_task_counts(many: int, t: int = 1000, few: int = 2) -> tuple[str, float]:
     """Compare the acquisition for many tasks with the acquisition for few tasks."""
     runs = [make_acquisition(fit(t, n, make_full_rank_kernel(n))) for n in (few, many)]
     two, fifty = time_in_turns(runs, repeats=25)
-    return f"{to_ms(fifty):.1f} ms against {to_ms(two):.1f} ms", compute_ratio(fifty, two)
+    return compare(fifty, two)
 
 
 def compare_with_kronecker(t: int = 200, n: int = 9) -> tuple[str, float]:
@@ -115,7 +120,7 @@ def compare_with_kronecker(t: int = 200, n: int = 9) -> tuple[str, float]:
         return evaluate
 
     ours, theirs = time_in_turns([make_run(model), make_run(peer)], repeats=3)
-    return f"{to_ms(ours):.1f} ms against {to_ms(theirs):.0f} ms", compute_ratio(theirs, ours)
+    return compare(theirs, ours)
 
 
 def compare_with_model_list(t: int = 500, n: int = 20) -> tuple[str, float]:
@@ -135,7 +140,7 @@ def compare_with_model_list(t: int = 500, n: int = 20) -> tuple[str, float]:
         return evaluate
 
     ours, theirs = time_in_turns([make_run(model), make_run(peer)], repeats=5)
-    return f"{to_ms(ours):.1f} ms against {to_ms(theirs):.0f} ms", compute_ratio(theirs, ours)
+    return compare(theirs, ours)
 
 
 def make_improvement(t: int, n: int) -> Callable[[], object]:
@@ -162,13 +167,13 @@ def compare_with_nehvi(t: int = 100, n: int = 4) -> tuple[str, float]:
         prune_baseline=True,
     )
     fast, slow = time_in_turns([make_improvement(t, n), make_gradient(theirs)], repeats=3)
-    return f"{to_ms(fast):.0f} ms against {to_ms(slow):.0f} ms", compute_ratio(slow, fast)
+    return compare(slow, fast)
 
 
 def compare_objective_counts(many: int, few: int = 4, t: int = 100) -> tuple[str, float]:
     """Compare the improvement for many objectives with that for few."""
     small, large = time_in_turns([make_improvement(t, n) for n in (few, many)], repeats=15)
-    return f"{to_ms(large):.0f} ms against {to_ms(small):.0f} ms", compute_ratio(large, small)
+    return compare(large, small)
 
 
 def compare_append_with_refit(kernel: MultiTaskKernel, t: int = 2000, n: int = 9) -> tuple[str, float]:
@@ -186,7 +191,7 @@ def compare_append_with_refit(kernel: MultiTaskKernel, t: int = 2000, n: int = 9
 
     with torch.no_grad():
         appended, refitted = time_in_turns([append, refit], repeats=5)
-    return f"{to_ms(appended):.1f} ms against {to_ms(refitted):.0f} ms", compute_ratio(refitted, appended)
+    return compare(refitted, appended)
 
 
 def measure_append_growth(n: int = 9) -> tuple[str, float]:

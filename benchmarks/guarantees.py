@@ -454,7 +454,7 @@ def print_broken(settings: list[Problem], delta: float = 0.1) -> None:
     """Print the shares of covered functions and certified regrets with wrong radii."""
     names = ("RKHS, 2 tasks", "one point, noise", "two points, norm")
     shown = [(problem, problem.instances()) for problem in settings if problem.title in names]
-    print(f"{'covered / certified':<32}" + "".join(f"{problem.title:>20}" for problem, _ in shown))
+    print(f"{'covered / certified':<36}" + "".join(f"{problem.title:>20}" for problem, _ in shown))
     for algorithm in ("MT-KB", "MT-BKB"):
         for name, change in {"as it should be": lambda *given: given, **BROKEN}.items():
             cells = []
@@ -464,7 +464,7 @@ def print_broken(settings: list[Problem], delta: float = 0.1) -> None:
                     trace = play(strategy, instances, 60)
                 covered = compute_share_covered(trace.needed_in_all, trace.radius)
                 cells.append(f"{covered:.3f} / {compute_share_certified(trace):.3f}")
-            print(f"{algorithm + ': ' + name:<32}" + "".join(f"{cell:>20}" for cell in cells), flush=True)
+            print(f"{algorithm + ': ' + name:<36}" + "".join(f"{cell:>20}" for cell in cells), flush=True)
 
 
 def print_intervals(settings: list[Problem]) -> int:

@@ -158,7 +158,7 @@ def main() -> None:
     readme.write_text(filled)
     for table in load_tables().values():
         age = (describe_age(table) or "up to date") + (COPIED if table.is_copied else "")
-        print(f"{table.name:<24}{table.date:<12}{table.command:<44}{age}")
+        print(f"{table.name:<24}{table.date:<12}{table.command:<56}{age}")
 
 
 if __name__ == "__main__":

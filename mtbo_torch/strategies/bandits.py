@@ -128,8 +128,8 @@ class MTBKB(BudgetedStrategy):
             mixture :math:`\eta` is the square of `noise_scale` here and below, whatever `eta` is.
         schedule: ``"every_round"`` draws the dictionary after each observation, as the paper does; ``"delayed"`` only
             when the norms :math:`\|\tilde\Gamma(x_s, x_s)\|` since the last draw add up to more than :math:`\eta` (an
-            extension, without a multi-task theorem), which makes 100,000 rounds practical. Each observation then has
-            the same luck in all draws, and the dictionary keeps what was in it before while that is most of it.
+            extension, without a multi-task theorem), which makes 100,000 rounds practical. Each observation then
+            keeps its random number in all draws, and the dictionary keeps its points as long as they are most of it.
         options: The other arguments of :class:`MTKB`, such as `choices`, ``N x d``, which may be a Dask array here.
 
     Example:
