@@ -55,7 +55,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/exact.py
 
 bench-nystrom: $(READY)
-	$(BIN)/python benchmarks/nystrom.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/nystrom.py
 
 bench-large: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/large.py $(OPTIONS)
