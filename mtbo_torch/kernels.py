@@ -817,7 +817,8 @@ def _rbf(kernel: RBFKernel, X1: Tensor, X2: Tensor) -> Tensor:
     """Evaluate the RBF kernel with a gradient in `X1` alone.
 
     GPyTorch's clamps, divides and compares its inputs, which makes its gradient cost half as much again as the whole
-    acquisition on top of it, and waits for the device. Here the exponent is one product.
+    acquisition on top of it, and waits for the device. Here the exponent is one product. Rounding makes it positive
+    where points that are equal lie many lengthscales from the others, so it is cut off at zero.
     """
     if kernel.active_dims is not None:
         X1, X2 = X1.index_select(-1, kernel.active_dims), X2.index_select(-1, kernel.active_dims)
@@ -828,7 +829,7 @@ def _rbf(kernel: RBFKernel, X1: Tensor, X2: Tensor) -> Tensor:
     half1, half2 = (-X.square().sum(dim=-1, keepdim=True) / 2 for X in (X1, X2))
     left = torch.cat([X1, half1, torch.ones_like(half1)], dim=-1)
     right = torch.cat([X2, torch.ones_like(half2), half2], dim=-1)
-    return (left @ right.mT).exp_()
+    return (left @ right.mT).clamp_max(0).exp_()
 
 
 class MatrixAdapter(MatrixKernel):

@@ -192,6 +192,16 @@ def test_candidates_have_the_same_values_and_slopes_with_and_without_gpytorch(ba
         close(ours.grad, theirs.grad, 1e-8)
 
 
+def test_values_with_slopes_are_at_most_one_however_far_apart_the_points_are() -> None:
+    X = 1e5 * torch.rand(100, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float)
+    kernel = adapt_kernel(ICMKernel(RBFKernel().float(), torch.ones(1, 1)).requires_grad_(False), 1)
+    points = X.clone().requires_grad_()
+    values = kernel(points, X)
+    (slopes,) = torch.autograd.grad(values.sum(), points)
+    assert ((values >= 0) & (values <= 1)).all()
+    assert slopes.isfinite().all()
+
+
 @pytest.mark.parametrize("batch", [(), (2,)])
 def test_categories_are_alike_or_not(batch: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(0)
