@@ -363,7 +363,7 @@ def test_an_outcome_constraint_on_a_metric_that_is_no_objective() -> None:
     proposed = []
     for constraints, bound in ((("size <= 0.5",), "norm"), (("size <= 0.5",), "ellipsoid"), ((), "ellipsoid")):
         client = client_of(constraints=constraints, radius=1.0, bound=bound)
-        outcomes = run(client, 12, measured)
+        outcomes = run(client, 9, measured)
         assert model_of(client).num_outputs == 3
         proposed.append([values["size"] for values in outcomes[-3:]])
     assert max(proposed[0] + proposed[1]) < 0.75

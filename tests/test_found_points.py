@@ -101,19 +101,20 @@ def test_a_constraint_keeps_most_points_on_its_side() -> None:
     def values(X: Tensor) -> Tensor:
         return torch.cat([problem(X), problem.evaluate_slack(X)], dim=-1)
 
-    def feasible_share(constraints: tuple[Tensor, Tensor] | None, seed: int = 0) -> float:
-        options = {"bound": "ellipsoid", "num_restarts": 4, "raw_samples": 64, "refit_every": 5}
-        bounds = problem.bounds.double()
-        strategy = MTKB(3, bounds=bounds, signs=(1, 1, 0), constraints=constraints, seed=seed, **options)
-        x = SobolSearch(3, bounds=bounds, seed=seed).ask(6)
+    axis = torch.linspace(0, 1, 31, dtype=torch.double)
+    options = {"choices": torch.cartesian_prod(axis, axis), "bound": "ellipsoid", "refit_every": 5, "signs": (1, 1, 0)}
+
+    def feasible_share(constraints: tuple[Tensor, Tensor] | None, seed: int) -> float:
+        strategy = MTKB(3, constraints=constraints, seed=seed, **options)
+        x = SobolSearch(3, bounds=problem.bounds.double(), seed=seed).ask(6)
         strategy.tell(x, values(x))
         for _ in range(15):
             x = strategy.ask()
             strategy.tell(x, values(x))
         return (strategy.train_Y[6:, 2] >= 0).double().mean().item()
 
-    assert feasible_share(None) < 0.4
-    assert sum(feasible_share(slack_at_least_zero, seed) for seed in range(3)) / 3 >= 0.7
+    assert feasible_share(None, seed=0) < 0.4
+    assert all(feasible_share(slack_at_least_zero, seed) >= 0.7 for seed in range(2))
 
 
 def test_constraints_that_hold_together_are_weighed_by_their_joint_probability() -> None:
