@@ -215,20 +215,11 @@ def test_sobol_points_asked_for_in_parts_are_those_asked_for_at_once(where: dict
     ("kind", "where"),
     [
         (NParEGO, SPACES[1]),
-        pytest.param(NParEGO, SPACES[0], marks=pytest.mark.slow),
-        pytest.param(NEHVI, SPACES[1], marks=pytest.mark.slow),
         pytest.param(NEHVI, SPACES[0], marks=pytest.mark.slow),
         pytest.param(partial(NParEGO, shares_tasks=True), SPACES[0], marks=pytest.mark.slow),
         pytest.param(partial(NEHVI, shares_tasks=True), SPACES[1], marks=pytest.mark.slow),
     ],
-    ids=[
-        "NParEGO on choices",
-        "NParEGO on a box",
-        "NEHVI on choices",
-        "NEHVI on a box",
-        "NParEGO with our model on a box",
-        "NEHVI with our model on choices",
-    ],
+    ids=["NParEGO on choices", "NEHVI on a box", "NParEGO with our model on a box", "NEHVI with our model on choices"],
 )
 def test_botorchs_references_run_and_continue(kind: type[Strategy], where: dict[str, Tensor]) -> None:
     strategy = run(build(kind, where, seed=[0, 1]), 7)
