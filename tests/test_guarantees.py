@@ -195,9 +195,9 @@ def fit_intervals(
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in [
-                *((algorithm, 2, 0.1, torch.randn, 200, 100) for algorithm in INTERVALS),
-                ("MT-KB-mixture", 2, 0.1, draw_signs, 200, 100),
-                ("MT-BKB-mixture", 6, 0.5, torch.randn, 200, 100),
+                *((algorithm, 2, 0.1, torch.randn, TRIALS, ROUNDS) for algorithm in INTERVALS),
+                ("MT-KB-mixture", 2, 0.1, draw_signs, TRIALS, ROUNDS),
+                ("MT-BKB-mixture", 6, 0.5, torch.randn, TRIALS, ROUNDS),
                 *((algorithm, 6, 0.5, draw_signs, 30, 25) for algorithm in INTERVALS),
             ]
         ),
@@ -252,14 +252,15 @@ def test_where_intervals_are_almost_attained_they_hold_and_wrong_ones_do_not(
 @with_intervals
 @pytest.mark.slow
 def test_a_constant_that_the_data_choose_is_found_out(algorithm: str) -> None:
-    """Of runs like these 62 % stay inside, of those with the wrong constant 39 %: 1,000 find that out nearly always.
+    """Of runs like these 62 % stay inside, of those with the wrong constant 39 %: 600 find that out 199 times in 200.
 
     The martingale of one point is quickly simulated, which gave these shares.
     """
-    instances = make_far_points(1000, 20, 1, noise_scale=7.0, norm=1.5, like=LIKE)
+    trials = 600
+    instances = make_far_points(trials, 20, 1, noise_scale=7.0, norm=1.5, like=LIKE)
     fits = fit_intervals(algorithm, instances, 50, 0.5, (RIGHT, "eta0 chosen after the data"))
     assert fits[RIGHT].share_inside >= 0.5
-    assert compute_chance(fits["eta0 chosen after the data"].share_inside, 1000, 0.5) < RARE
+    assert compute_chance(fits["eta0 chosen after the data"].share_inside, trials, 0.5) < RARE
 
 
 @with_intervals
@@ -274,7 +275,7 @@ def test_intervals_with_half_of_the_norm_are_found_out(algorithm: str) -> None:
 
 @with_intervals
 @pytest.mark.parametrize(
-    ("trials", "rounds"), [(30, 30), pytest.param(200, 200, marks=pytest.mark.slow)], ids=["short", "long"]
+    ("trials", "rounds"), [(30, 30), pytest.param(TRIALS, 100, marks=pytest.mark.slow)], ids=["short", "long"]
 )
 def test_a_true_norm_is_not_accused(algorithm: str, trials: int, rounds: int) -> None:
     instances = draw_functions(trials, 2, GRID, noise_scale=0.1, num_centers=50)
