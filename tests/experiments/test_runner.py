@@ -61,9 +61,9 @@ def test_a_dictionary_does_not_depend_on_those_beside_it() -> None:
 @pytest.mark.parametrize(
     "algorithm",
     [
-        "MT-BKB",
+        "MT-KB",
         "Sobol",
-        *(pytest.param(name, marks=slow) for name in DEFAULT_ALGORITHMS if name not in ("MT-BKB", "Sobol")),
+        *(pytest.param(name, marks=slow) for name in DEFAULT_ALGORITHMS if name not in ("MT-KB", "Sobol")),
     ],
 )
 def test_trials_on_a_box_batched_or_one_by_one(algorithm: str) -> None:

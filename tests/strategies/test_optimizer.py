@@ -171,7 +171,7 @@ def test_constraints_and_missing_values() -> None:
     y = values(x)
     y[2, 0] = torch.nan
     optimizer.tell(x, y, allow_missing=True)
-    for _ in range(6):
+    for _ in range(4):
         x = optimizer.ask()
         optimizer.tell(x, values(x))
     allowed = values(CHOICES)[:, 1] >= -0.5
@@ -182,7 +182,7 @@ def test_constraints_and_missing_values() -> None:
 
 def test_one_task_and_single_precision() -> None:
     optimizer = Optimizer(1, bounds=torch.tensor([[0.0], [1.0]]))
-    for _ in range(10):
+    for _ in range(8):
         x = optimizer.ask()
         optimizer.tell(x, -(x - 0.3).square())
     assert optimizer.train_Y.max() > -1e-3

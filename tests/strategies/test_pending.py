@@ -97,7 +97,7 @@ REPORTS = [(kind, where) for kind in [*KERNELIZED, *PLAIN] for where in SPACES[k
 
 @pytest.mark.filterwarnings("ignore:A not p.d.")  # the hosts', when a choice is asked for twice
 @pytest.mark.parametrize(
-    ("kind", "where"), [r if r[0] is not NEHVI else pytest.param(*r, marks=pytest.mark.slow) for r in REPORTS]
+    ("kind", "where"), [pytest.param(*r, marks=pytest.mark.slow) if r[0] in (NEHVI, NParEGO) else r for r in REPORTS]
 )
 def test_workers_may_report_in_any_order(kind: type[Strategy], where: dict[str, Tensor]) -> None:
     strategy, shuffle = build(kind, where), random.Random(0)
