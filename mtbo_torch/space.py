@@ -409,7 +409,7 @@ class Choices(Space):
         choices: ``N x d``; a ``numpy.memmap`` stays in its file.
         repeat: Whether a choice may be found again once it was told or while it is pending.
         inputs: What the inputs are, if they were described.
-        memory: The gigabytes that may be kept to save time, besides mean and variances at each choice.
+        memory: The gigabytes that what is known of the choices may take. Mean and variances are always kept.
     """
 
     name = "choices"

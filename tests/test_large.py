@@ -104,6 +104,21 @@ def test_without_memory_nothing_grows_with_the_observations(kind: type[Strategy]
     assert kept[1] is None
 
 
+@kinds
+def test_everything_that_is_known_counts_as_memory(kind: type[Strategy], options: dict[str, Any]) -> None:
+    strategy = build(kind, **options)
+    play(strategy)
+    regression = strategy._known.surrogate.regression
+    part = regression.track(CHOICES)
+    is_nystrom = isinstance(part, TrackedNystrom)
+    known = (part.residual, part.blocks, part.mean) if is_nystrom else (part.variances, part.whitened_mean)
+    needed = (part.columns if is_nystrom else part.cross).nbytes + 2 * sum(tensor.nbytes for tensor in known)
+    for memory in (needed, needed - 1):
+        tracked = regression.track(CHOICES, memory)
+        assert ((tracked.columns if is_nystrom else tracked.cross) is None) == (memory < needed)
+        torch.testing.assert_close(tracked.mean, part.mean, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("schedule", ["every_round", "delayed"])
 @pytest.mark.parametrize("bound", ["norm", "mixture"])
 def test_pieces_continue_bit_for_bit(monkeypatch: pytest.MonkeyPatch, schedule: str, bound: str) -> None:

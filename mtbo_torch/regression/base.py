@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mtbo_torch.linalg import operator_norm, variances_along
 from mtbo_torch.regression.belief import Belief, require_directions
+from mtbo_torch.regression.factor import RowBlocks
 
 
 class ScalarKernel(Protocol):
@@ -249,8 +250,8 @@ class Regression(ABC):
 
         Args:
             points: ``N x d``.
-            memory: The bytes that may be kept besides mean and variances. With fewer than it takes, what would be kept
-                is computed anew by every observation.
+            memory: The bytes that it may take. Mean and variances are always kept; what else would save time is
+                computed anew by every observation once there is no room for it.
         """
         return Tracked(self, points, memory)
 
@@ -347,6 +348,11 @@ class Tracked(RegressionBelief):
     def advance(self, grown: Regression) -> Tracked:
         """Return what is known once :attr:`regression` has grown by an append, and perhaps by more points after it."""
         return grown.track(self.X, self.memory)
+
+    def _keep_if_room(self, rows: RowBlocks | None, *known: Tensor) -> RowBlocks | None:
+        """Return rows if there is room for them beside what is known, which is there twice while it is brought up."""
+        taken = 2 * sum(tensor.nbytes for tensor in known)
+        return None if rows is None or rows.nbytes + taken > self.memory else rows
 
 
 class Folded:

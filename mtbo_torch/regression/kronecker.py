@@ -329,7 +329,7 @@ class TrackedKronecker(Tracked):
         memory: float = math.inf,
     ) -> None:
         super().__init__(regression, X, memory)
-        self.cross = None if cross is None or cross.nbytes > memory else cross
+        self.cross = self._keep_if_room(cross, variances, whitened_mean)
         self.variances, self.whitened_mean = variances, whitened_mean
 
     @classmethod

@@ -693,7 +693,7 @@ class TrackedNystrom(Tracked):
         memory: float = math.inf,
     ) -> None:
         super().__init__(regression, X, memory)
-        self.columns = None if columns is None or columns.nbytes > memory else columns
+        self.columns = self._keep_if_room(columns, residual, blocks, mean)
         self.residual, self.blocks, self.mean = residual, blocks, mean
 
     def advance(self, grown: Regression) -> Tracked:

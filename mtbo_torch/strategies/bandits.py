@@ -77,7 +77,8 @@ class MTKB(ExactStrategy):
             The acquisition is weighed by the probability of that.
         repeat: Whether a choice may be asked for again. With False it is not, once it was told or while it is pending:
             for tables, where a second look shows the same.
-        memory: The gigabytes that may be kept at the choices to save time, besides mean and variances there.
+        memory: The gigabytes that what is known of the choices may take. Mean and variances are always kept; with less
+            room, what else would save time is computed anew in every round.
         seed: All randomness follows from it. A list of b seeds gives b independent trials side by side: points are
             then ``b x q x d`` and values ``b x q x n``, and the kernel may have batch shape ``b``.
         num_restarts: From how many points the acquisition is maximized, on `bounds`.
