@@ -504,6 +504,8 @@ def test_a_forged_checksum_does_not_let_nonsense_in(name: str) -> None:
             refused += 1
             continue
         # Another state that makes sense, such as one that waits for fewer points.
+        for value in (strategy.asked_weights, *strategy.pending.values()):
+            assert value.isfinite().all(), what
         points = strategy.ask(2)
         assert points.shape == good.shape, what
         assert points.isfinite().all(), what
