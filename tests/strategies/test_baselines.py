@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mtbo_torch import MTBKB, MTKB, Category, ExactMultiTaskGP, Inputs, LinearScalarization, Real
 from mtbo_torch.confidence import independent_nystrom_radius, independent_radius, mobo_radius
+from mtbo_torch.space import Box
 from mtbo_torch.strategies import ITBKB, ITKB, MOBO, NEHVI, NParEGO, RandomSearch, SobolSearch, Strategy
 
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 2.0]], dtype=torch.double)
@@ -229,6 +230,16 @@ def test_botorchs_references_run_and_continue(kind: type[Strategy], where: dict[
     assert torch.equal(resumed.ask(), points)
     assert points.shape == (2, 1, 2)
     assert ((points >= BOUNDS[0]) & (points <= BOUNDS[1])).all()
+
+
+def test_botorchs_references_answer_with_what_they_found_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = BOUNDS[0] + (BOUNDS[1] - BOUNDS[0]) * torch.rand(3, 2, dtype=torch.double)
+    points = iter(found.split(1))
+    monkeypatch.setattr(Box, "optimize", lambda *arguments: next(points))
+    strategy = build(NParEGO, SPACES[0])
+    X = strategy.ask(6)
+    strategy.tell(X, objective(X))
+    assert torch.equal(torch.cat([strategy.ask(), strategy.ask(2)]), found)
 
 
 def test_botorchs_references_on_our_model(monkeypatch: pytest.MonkeyPatch) -> None:
