@@ -350,7 +350,7 @@ class Tracked(RegressionBelief):
         return grown.track(self.X, self.memory)
 
     def _keep_if_room(self, rows: RowBlocks | None, *known: Tensor) -> RowBlocks | None:
-        """Return rows if there is room for them beside what is known, which is there twice while it is brought up."""
+        """Return rows if there is room for them beside what is known, which exists twice while it is updated."""
         taken = 2 * sum(tensor.nbytes for tensor in known)
         return None if rows is None or rows.nbytes + taken > self.memory else rows
 
