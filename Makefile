@@ -25,7 +25,7 @@ test-all: $(READY) docs
 
 # The site is in docs/_build/html; a warning is an error.
 docs: $(READY)
-	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs docs/_build/html
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -n -q -b html docs docs/_build/html
 
 figures: $(READY)
 	$(BIN)/python docs/draw_transfer.py
