@@ -20,8 +20,7 @@ from typing import IO
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-COPIED = ", copied from the README"
-HEAD = re.compile(rf"<!-- command: (.+); commit: (\S+), ([\d-]+)({COPIED})?; sources: (.+) -->")
+HEAD = re.compile(r"<!-- command: (.+); commit: (\S+), ([\d-]+); sources: (.+) -->")
 PLACE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
@@ -34,7 +33,6 @@ class Table:
         command: The command that writes it.
         commit: The commit of the code that wrote it.
         date: The day on which it was written.
-        is_copied: Whether it was not written by the command, but copied from the README of that commit.
         sources: The files and folders of which it speaks.
         text: The table in Markdown.
     """
@@ -43,14 +41,13 @@ class Table:
     command: str
     commit: str
     date: str
-    is_copied: bool
     sources: tuple[str, ...]
     text: str
 
     @property
     def origin(self) -> str:
         """Where it comes from, for readers."""
-        return f"`{self.command}`, {self.date}, commit {self.commit}{COPIED if self.is_copied else ''}"
+        return f"`{self.command}`, {self.date}, commit {self.commit}"
 
 
 def record(name: str, lines: Iterable[str], command: str, sources: Sequence[str]) -> Path:
@@ -117,8 +114,8 @@ def load_table(path: Path) -> Table:
     match = HEAD.fullmatch(first)
     if not match:
         raise ValueError(f"The first line of {path} should say command, commit and sources, got {first!r}.")
-    command, commit, date, copied, sources = match.groups()
-    return Table(path.stem, command, commit, date, copied is not None, tuple(sources.split()), text.strip())
+    command, commit, date, sources = match.groups()
+    return Table(path.stem, command, commit, date, tuple(sources.split()), text.strip())
 
 
 def load_tables() -> dict[str, Table]:
@@ -157,8 +154,7 @@ def main() -> None:
         sys.exit("README.md is not as the tables are. Run make tables.")
     readme.write_text(filled)
     for table in load_tables().values():
-        age = (describe_age(table) or "up to date") + (COPIED if table.is_copied else "")
-        print(f"{table.name:<24}{table.date:<12}{table.command:<56}{age}")
+        print(f"{table.name:<24}{table.date:<12}{table.command:<64}{describe_age(table) or 'up to date'}")
 
 
 if __name__ == "__main__":

@@ -114,16 +114,11 @@ def test_a_table_is_old_once_its_sources_change(elsewhere: Path) -> None:
     )
     assert describe_age(table) == ""
     assert table.origin == f"`make numbers`, {table.date}, commit {table.commit}"
-    head, text = path.read_text().split("; sources", 1)
-    (elsewhere / "copied.md").write_text(f"{head}, copied from the README; sources{text}")
-    copied = load_table(elsewhere / "copied.md")
-    assert copied.origin == f"{table.origin}, copied from the README"
-    assert (copied.commit, copied.date, copied.text) == (table.commit, table.date, table.text)
     commit(elsewhere, "two")
     assert describe_age(table) == "older than code.py"
     record.record("numbers", rows, "make numbers", ["code.py"])
     assert describe_age(load_table(path)) == ""
-    assert "not in this history" in describe_age(record.Table("x", "c", "0" * 40, "", False, ("code.py",), ""))
+    assert "not in this history" in describe_age(record.Table("x", "c", "0" * 40, "", ("code.py",), ""))
 
 
 def test_a_table_says_whether_its_code_was_committed(elsewhere: Path) -> None:
