@@ -650,22 +650,23 @@ def test_what_ax_hands_over() -> None:
 
 @pytest.mark.slow
 def test_hardly_any_search_ends_abnormally() -> None:
-    """Of 25 rounds, in which points crowd at the front: BoTorch may have to start again once.
+    """Two runs of 25 rounds each, in which points crowd at the front: BoTorch may have to start again once or twice.
 
     An average over samples has steps where only unlikely ones gain anything, and there a line search may fail.
     """
     problem, failures = BraninCurrin(negate=True), 0
     box, ref_point = problem.bounds.double(), problem.ref_point.double()
-    X = draw_sobol_samples(box, 1, 6, seed=0)[0]
-    for i in range(25):
-        Y = problem(X)
-        model = ExactMultiTaskGP(X, Y, input_transform=Normalize(2, bounds=box), outcome_transform=Standardize(2))
-        learn_kernel(model)
-        acqf = LogAverageImprovement(model.eval(), ref_point)
-        torch.manual_seed(i)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            x, _ = optimize_acqf(acqf, box, q=1, num_restarts=4, raw_samples=128, options={"seed": i})
-        failures += any("ABNORMAL" in str(warning.message) for warning in caught)
-        X = torch.cat([X, x])
-    assert failures <= 1
+    for seed in (0, 1):
+        X = draw_sobol_samples(box, 1, 6, seed=seed)[0]
+        for i in range(25):
+            Y = problem(X)
+            model = ExactMultiTaskGP(X, Y, input_transform=Normalize(2, bounds=box), outcome_transform=Standardize(2))
+            learn_kernel(model)
+            acqf = LogAverageImprovement(model.eval(), ref_point)
+            torch.manual_seed(i)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                x, _ = optimize_acqf(acqf, box, q=1, num_restarts=4, raw_samples=128, options={"seed": i})
+            failures += any("ABNORMAL" in str(warning.message) for warning in caught)
+            X = torch.cat([X, x])
+    assert failures <= 2
