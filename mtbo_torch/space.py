@@ -240,6 +240,24 @@ class Space(ABC):
         """Return the point ``1 x d`` that maximizes a BoTorch acquisition function."""
 
 
+class _InCube(AcquisitionFunction):
+    """An acquisition function of points in the unit cube, where no input is longer than another.
+
+    Args:
+        acqf: The acquisition function of points in a box.
+        stretch: Takes points of the cube to those of the box.
+    """
+
+    def __init__(self, acqf: AcquisitionFunction, stretch: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(acqf.model)
+        self.acqf, self.stretch = acqf, stretch
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Return the values ``b`` at ``b x q x d`` points of the cube."""
+        value: Tensor = self.acqf(self.stretch(X))
+        return value
+
+
 class Box(Space):
     """All points between two corners.
 
@@ -273,6 +291,10 @@ class Box(Space):
         grid = self._restrict(fixed)
         return self._settle(unit.to(self.points) if grid is None else grid.place(unit.to(self.points)), fixed)
 
+    @cached_property
+    def _cube(self) -> Tensor:
+        return torch.stack([torch.zeros_like(self.points[0]), torch.ones_like(self.points[1])])
+
     def _stretch(self, unit: Tensor) -> Tensor:
         low, high = self.points
         return low + (high - low) * unit
@@ -292,9 +314,13 @@ class Box(Space):
     def _restrict(self, fixed: Mapping[int, float]) -> Grid | None:
         if not fixed:
             return self._grid
-        low, width = self.points[0].tolist(), self.span.tolist()
         grid = Grid(self.num_inputs, {}) if self._grid is None else self._grid
-        return grid.fix({place: (value - low[place]) / width[place] for place, value in fixed.items()})
+        return grid.fix(self._scale(fixed))
+
+    def _scale(self, fixed: Mapping[int, float]) -> dict[int, float]:
+        """Return the fixed inputs in the unit cube."""
+        low, width = self.points[0].tolist(), self.span.tolist()
+        return {place: (value - low[place]) / width[place] for place, value in fixed.items()}
 
     def watch(self, surrogate: Surrogate) -> Surrogate:
         return surrogate
@@ -312,10 +338,9 @@ class Box(Space):
             return values if batch_shape else values.unsqueeze(-1)
 
         seeds = [int(torch.randint(2**31, (1,), generator=generator)) for generator in task.generators]
-        cube = torch.stack([torch.zeros_like(self.points[0]), torch.ones_like(self.points[1])])
         extra = None if task.starts is None else task.starts.reshape(len(seeds), *task.starts.shape[-2:]).movedim(0, 1)
         grid = self._restrict(task.fixed)
-        best, _ = maximize(evaluate, cube, seeds, self.num_restarts, self.raw_samples, extra, grid)
+        best, _ = maximize(evaluate, self._cube, seeds, self.num_restarts, self.raw_samples, extra, grid)
         points = self._settle(best, task.fixed).reshape(*batch_shape, 1, self.num_inputs)
         with torch.no_grad():
             return points, acquire(points)
@@ -323,10 +348,10 @@ class Box(Space):
     def optimize(
         self, acqf: AcquisitionFunction, num_restarts: int, raw_samples: int, fixed: Mapping[int, float] = NOTHING
     ) -> Tensor:
-        best, _ = optimize_acqf(
-            acqf, self.points, q=1, num_restarts=num_restarts, raw_samples=raw_samples, fixed_features=dict(fixed)
-        )
-        return best.detach()
+        inside = _InCube(acqf, self._stretch)
+        search = {"num_restarts": num_restarts, "raw_samples": raw_samples, "fixed_features": self._scale(fixed)}
+        best, _ = optimize_acqf(inside, self._cube, q=1, **search)
+        return self._settle(best.detach(), fixed)
 
 
 class Described(Box):
@@ -393,7 +418,7 @@ class Described(Box):
     ) -> Tensor:
         best, _ = maximize(
             lambda unit: acqf(self._stretch(unit)).unsqueeze(-1),  # R x 1 x d
-            torch.stack([torch.zeros_like(self.points[0]), torch.ones_like(self.points[1])]),
+            self._cube,
             [int(torch.randint(2**31, (1,)))],
             num_restarts,
             raw_samples,
