@@ -6,7 +6,7 @@ OTHER_DEFAULT := tests/test_kernels.py tests/test_models.py tests/test_acquisiti
 PAPER := MT-KB MT-KB-mixture MT-BKB MT-BKB-mixture IT-KB IT-BKB MOBO random Sobol MT-KB-ellipsoid MT-BKB-ellipsoid
 
 .PHONY: demo test test-all docs figures tables package test-versions notebooks clean
-.PHONY: bench bench-nystrom bench-batching bench-learning bench-botorch bench-guarantees bench-laboratory bench-optuna bench-ax bench-paper bench-comparing bench-large bench-large-learning bench-cluster
+.PHONY: bench bench-nystrom bench-batching bench-learning bench-botorch bench-rounds bench-guarantees bench-laboratory bench-optuna bench-ax bench-paper bench-comparing bench-large bench-large-learning bench-cluster
 
 demo: $(READY)
 	$(BIN)/mtbo-torch demo
@@ -74,6 +74,9 @@ bench-large-learning: $(READY)
 
 bench-botorch: $(READY)
 	$(BIN)/python benchmarks/botorch_problems.py $(OPTIONS)
+
+bench-rounds: $(READY)
+	$(BIN)/python benchmarks/round_times.py $(OPTIONS)
 
 bench-guarantees: $(READY)
 	$(BIN)/python benchmarks/guarantees.py $(OPTIONS)

@@ -13,7 +13,6 @@ os.environ["OMP_NUM_THREADS"] = "1"  # runs are independent: one core each
 
 import argparse
 import importlib.util
-import time
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -194,7 +193,7 @@ def turn(problem: MultiObjectiveTestProblem) -> int:
 
 
 def run(problem: str, algorithm: str, seed: int, rounds: int, noise: float) -> Run:
-    """Run one strategy; return the points and the CPU seconds per round without the evaluation."""
+    """Run one strategy and return the points it asked for."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     warnings.simplefilter("ignore")  # BoTorch's and GPyTorch's, about line searches and jitter
@@ -209,18 +208,11 @@ def run(problem: str, algorithm: str, seed: int, rounds: int, noise: float) -> R
     strategy = ALGORITHMS[algorithm](goal, seed)
     x = SobolSearch(goal.num_objectives, bounds=goal.bounds, seed=seed).ask(2 * (goal.dim + 1))
     strategy.tell(x, evaluate(x))
-    points, seconds = [x], 0.0
+    points = [x]
     for _ in range(rounds):
-        started = time.process_time()
-        x = strategy.ask()
-        seconds += time.process_time() - started
-        y = evaluate(x)
-        started = time.process_time()
-        strategy.tell(x, y)
-        seconds += time.process_time() - started
-        points.append(x)
-    X = [[float(f"{value:.6g}") for value in point] for point in torch.cat(points).tolist()]
-    return {"seconds": round(seconds / rounds, 3), "X": X}
+        points.append(strategy.ask())
+        strategy.tell(points[-1], evaluate(points[-1]))
+    return {"X": [[float(f"{value:.6g}") for value in point] for point in torch.cat(points).tolist()]}
 
 
 class Judge:
@@ -278,28 +270,33 @@ def format_spread(values: list[float]) -> str:
     return f"{numbers.mean():.3f} ± {numbers.std(correction=0):.3f}"
 
 
-HEAD = ["problem", "algorithm", "runs", "hypervolume share", "Bayes regret", "seconds per round", "qLogNEHVI's over it"]
+HEAD = ["problem", "algorithm", "runs", "hypervolume share", "Bayes regret"]
 Curves = dict[str, dict[str, list[tuple[list[float], list[float]]]]]
 
 
-def judge_runs(runs: list[Run]) -> tuple[list[list[str]], Curves]:
-    """Return the rows of a table, and the curves of each problem and algorithm."""
-    rows, curves = [HEAD], Curves()
+def judge_runs(runs: list[Run]) -> Curves:
+    """Return the curves of each problem and algorithm."""
+    curves = Curves()
     for name in PROBLEMS:
         mine = [run for run in runs if run["problem"] == name]
         if not mine:
             continue
         judge = Judge(name, mine)
-        times = {a: [run["seconds"] for run in mine if run["algorithm"] == a] for a in ALGORITHMS}
-        mean = {a: sum(values) / len(values) for a, values in times.items() if values}
-        peer = next((mean[a] for a in PEERS if a in mean), None)
-        for algorithm in mean:
+        for algorithm in ALGORITHMS:
             own = [judge.follow(i) for i, run in enumerate(mine) if run["algorithm"] == algorithm]
-            curves.setdefault(name, {})[algorithm] = own
+            if own:
+                curves.setdefault(name, {})[algorithm] = own
+    return curves
+
+
+def list_all(curves: Curves) -> list[list[str]]:
+    """Return the rows of a table of all problems and algorithms: how every run ended."""
+    rows = [HEAD]
+    for name, of_algorithm in curves.items():
+        for algorithm, own in of_algorithm.items():
             found, regret = (format_spread([curve[i][-1] for curve in own]) for i in (0, 1))
-            ratio = "" if peer is None or algorithm in (*PEERS, "Sobol") else f"{peer / mean[algorithm]:.1f}"
-            rows.append([name, algorithm, str(len(own)), found, regret, f"{mean[algorithm]:.2f}", ratio])
-    return rows, curves
+            rows.append([name, algorithm, str(len(own)), found, regret])
+    return rows
 
 
 def drop_incomplete(curves: Curves) -> Curves:
@@ -336,27 +333,21 @@ def draw(curves: Curves, path: Path) -> None:
     print(f"Saved {path}.")
 
 
-def summarize(curves: Curves, rows: list[list[str]]) -> list[list[str]]:
-    """Return the rows of a short table: mean shares, and how much longer a round of qLogNEHVI takes than one of ours.
-
-    An asterisk marks modest settings, where no run has the usual ones.
-    """
-    columns = {"Optimizer": ("Optimizer",), "qLogNEHVI": PEERS}
-    columns |= {"qLogNParEGO": ("qLogNParEGO",), "Sobol": ("Sobol",)}
+def summarize(curves: Curves) -> list[list[str]]:
+    """Return the rows of a short table of mean shares. An asterisk marks modest settings."""
+    columns = {name: (name,) for name in ("Optimizer", "qLogNEHVI", "qLogNParEGO", "Optuna", "Sobol")}
+    columns["qLogNEHVI"] = PEERS
     were_run = {algorithm for of_algorithm in curves.values() for algorithm in of_algorithm}
     columns = {column: names for column, names in columns.items() if were_run & set(names)}
-    ratios = {name: ratio for name, algorithm, *_, ratio in rows if algorithm == "Optimizer"}
-    table = [["hypervolume share", *columns, "qLogNEHVI's time over ours"]]
+    table = [["hypervolume share", *columns]]
     for name, of_algorithm in curves.items():
         cells = [name]
         for names in columns.values():
             found = next((algorithm for algorithm in names if algorithm in of_algorithm), None)
-            if found is None:
-                cells.append("")
-                continue
-            last = [shares[-1] for shares, _ in of_algorithm[found]]
-            cells.append(f"{sum(last) / len(last):.3f}{'*' if found.endswith('modest') else ''}")
-        table.append([*cells, ratios.get(name, "")])
+            last = [shares[-1] for shares, _ in of_algorithm.get(found, ())]
+            mark = "*" if found == "qLogNEHVI, modest" else ""
+            cells.append(f"{sum(last) / len(last):.3f}{mark}" if last else "")
+        table.append(cells)
     return table
 
 
@@ -381,16 +372,22 @@ def main() -> None:
         run_missing(run, jobs, options.out, options.workers)
     stored = [one for one in load_runs(options.out) if one.items() >= alike.items()]
     is_tuning = options.first_seed >= FIRST_TUNING_SEED
-    rows, curves = judge_runs([one for one in stored if (one["seed"] >= FIRST_TUNING_SEED) == is_tuning])
-    lines, curves = format_rows(rows), drop_incomplete(curves)
-    print("\n".join(lines))
+    curves = judge_runs([one for one in stored if (one["seed"] >= FIRST_TUNING_SEED) == is_tuning])
+    print("\n".join(format_rows(list_all(curves))))
     if is_tuning or options.out != STORED:
         return
-    suffix = "_noisy" if options.noise else ""
-    command = "make bench-botorch" + (f' OPTIONS="--noise {options.noise} --rounds {options.rounds}"' if suffix else "")
-    record(f"botorch_problems{suffix}", lines, command, SOURCES)
-    record(f"botorch_summary{suffix}", format_rows(summarize(curves, rows)), command, SOURCES)
-    draw(curves, ROOT / "docs" / "figures" / f"botorch_problems{suffix}.png")
+    noisy = "_noisy" if options.noise else ""
+    settings = f"--noise {options.noise} --rounds {options.rounds}" if noisy else ""
+    for group, names in {"": list(MAIN), "_more": [name for name in PROBLEMS if name not in MAIN]}.items():
+        part = {name: of_algorithm for name, of_algorithm in curves.items() if name in names}
+        if not part:
+            continue
+        said = " ".join(filter(None, [settings, "--problems all" if group else ""]))
+        command = "make bench-botorch" + (f' OPTIONS="{said}"' if said else "")
+        complete = drop_incomplete(part)
+        record(f"botorch_problems{noisy}{group}", format_rows(list_all(part)), command, SOURCES)
+        record(f"botorch_summary{noisy}{group}", format_rows(summarize(complete)), command, SOURCES)
+        draw(complete, ROOT / "docs" / "figures" / f"botorch_problems{noisy}{group}.png")
 
 
 if __name__ == "__main__":

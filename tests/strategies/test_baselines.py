@@ -11,6 +11,8 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from botorch.acquisition import AcquisitionFunction
+from botorch.models import SingleTaskGP
 from catalogue import Builder, general_sum, icm, independent, rbf, similarity
 from gpytorch.kernels import MultitaskKernel
 from suites import close
@@ -240,6 +242,36 @@ def test_botorchs_references_answer_with_what_they_found_last(monkeypatch: pytes
     X = strategy.ask(6)
     strategy.tell(X, objective(X))
     assert torch.equal(torch.cat([strategy.ask(), strategy.ask(2)]), found)
+
+
+class Peak(AcquisitionFunction):
+    """The same hill in every box, in shares of its sides."""
+
+    top = torch.tensor([0.3, 0.6, 0.8], dtype=torch.double)
+
+    def __init__(self, box: Tensor) -> None:
+        super().__init__(SingleTaskGP(box, box[:, :1]))
+        self.box = box
+
+    def forward(self, X: Tensor) -> Tensor:
+        low, high = self.box
+        return -((X.squeeze(-2) - low) / (high - low) - self.top).square().sum(dim=-1)
+
+
+@pytest.mark.filterwarnings("ignore:Data")
+@pytest.mark.parametrize("fixed", [{}, {1: 0.25}], ids=["free", "one input fixed"])
+@pytest.mark.parametrize("sides", [[1.0, 1.0, 1.0], [1e5, 1e-4, 1.0]], ids=["alike", "very different"])
+def test_what_botorch_finds_does_not_depend_on_the_units_of_the_inputs(
+    sides: list[float], fixed: dict[int, float]
+) -> None:
+    low, width = torch.tensor([[-3.0, 0.5, 40.0], sides], dtype=torch.double)
+    box = torch.stack([low, low + width])
+    given = {place: (low[place] + share * width[place]).item() for place, share in fixed.items()}
+    torch.manual_seed(0)
+    x = Box(box).optimize(Peak(box), num_restarts=4, raw_samples=16, fixed=given)
+    assert all(x[0, place] == value for place, value in given.items())
+    expected = torch.tensor([[fixed.get(i, share) for i, share in enumerate(Peak.top.tolist())]], dtype=torch.double)
+    close((x - low) / width, expected, 1e-6)
 
 
 def test_botorchs_references_on_our_model(monkeypatch: pytest.MonkeyPatch) -> None:
