@@ -109,7 +109,7 @@ class ThoroughNEHVI(NEHVI):
 
 
 class ThoroughNParEGO(NParEGO):
-    """qLogNParEGO with Ax's settings; its own weights are uniform on the simplex."""
+    """qLogNParEGO with Ax's settings. Its own weights are uniform on the simplex."""
 
     num_restarts, raw_samples, mc_samples = 20, 1024, 128
 
@@ -161,6 +161,7 @@ ALGORITHMS: dict[str, Callable[[MultiObjectiveTestProblem, int], Asked]] = {
     "qLogNParEGO": lambda p, seed: ThoroughNParEGO(
         p.num_objectives, bounds=p.bounds, weights=DirichletWeights(p.num_objectives), seed=seed
     ),
+    "qLogNParEGO, the paper's weights": lambda p, seed: ThoroughNParEGO(p.num_objectives, bounds=p.bounds, seed=seed),
     "Optuna": Optuna,
     "Sobol": lambda p, seed: SobolSearch(p.num_objectives, bounds=p.bounds, seed=seed + 1000),
 }

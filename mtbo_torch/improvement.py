@@ -35,9 +35,9 @@ WIDE = 2.0
 MIN_WIDTH, GAIN_WIDTH = 1e-2, 1e-6
 # The smallest best value, below which only rounding tells it from zero.
 LEAST_BEST = 1e-8
-# An inferred reference point lies below the worst of the front by this share of the front's range, or at the lower
-# whisker of a box plot if that is lower: the worst value that is not below the first quartile by more than so many
-# times the distance of the quartiles.
+# An inferred reference point lies below the worst of the front by this share of the front's range. Where nobody knows
+# the ends of the front, it lies at the lower whisker of a box plot if that is lower: the worst value that is not below
+# the first quartile by more than so many times the distance of the quartiles.
 MARGIN, WHISKER = 0.1, 1.5
 # Points are processed in chunks of about this many numbers, which fit into a cache.
 CHUNK = 2**18
@@ -174,6 +174,7 @@ class Incumbent:
         samples: Samples,
         ref_point: Tensor | None = None,
         feasible: Tensor | None = None,
+        ends: Tensor | None = None,
     ) -> Incumbent:
         """Return the best of what is known of ``(b) x t`` observed points.
 
@@ -186,10 +187,12 @@ class Incumbent:
             samples: What to average over.
             ref_point: ``k`` or ``(b) x k``; where it is NaN or None, it follows from the values found.
             feasible: ``(b) x t``, which points count; all by default.
+            ends: ``(b) x e x k``, the values expected at the ends of the front, from which a reference point that is
+                not given follows; by default they are not known.
         """
         feasible = torch.ones_like(mean[..., 0], dtype=torch.bool) if feasible is None else feasible
         spread = root_of(mean.var(dim=-2, correction=0, keepdim=True) + variance.mean(dim=-2, keepdim=True))
-        inferred = _infer_ref_point(mean, feasible, spread)
+        inferred = _infer_ref_point(mean, feasible, spread, ends)
         origin = inferred if ref_point is None else ref_point.to(mean).unsqueeze(-2)
         origin = torch.where(origin.isnan(), inferred, origin)
         scale = torch.maximum(mean.amax(dim=-2, keepdim=True) - origin, spread)
@@ -279,10 +282,11 @@ def _positive_part(x: Tensor) -> Tensor:
     return x.clamp_min(0) + 2 * GAIN_WIDTH**2 / (x.abs() + _root(x))
 
 
-def _infer_ref_point(mean: Tensor, feasible: Tensor, spread: Tensor) -> Tensor:
-    """Return ``(b) x 1 x k``: a tenth of the front's range below its worst values, or the lower whisker if lower.
+def _infer_ref_point(mean: Tensor, feasible: Tensor, spread: Tensor, ends: Tensor | None) -> Tensor:
+    """Return ``(b) x 1 x k``: a tenth of the front's range below its worst values.
 
-    While few points are known the front is narrow, and what lies beyond its ends would not count.
+    While few points are known the front is narrow, and what lies beyond its ends would not count. So the ends that are
+    expected belong to it; where they are not known, the point is not above the lower whisker.
     """
     counts = (feasible | ~feasible.any(dim=-1, keepdim=True)).unsqueeze(-1)
     # Points that do not count are dominated by all that do.
@@ -290,7 +294,12 @@ def _infer_ref_point(mean: Tensor, feasible: Tensor, spread: Tensor) -> Tensor:
     on_front = is_non_dominated(torch.where(counts, mean, lowest), deduplicate=False).unsqueeze(-1) & counts
     nadir = mean.masked_fill(~on_front, torch.inf).amin(dim=-2, keepdim=True)
     ideal = mean.masked_fill(~on_front, -torch.inf).amax(dim=-2, keepdim=True)
+    if ends is not None:
+        nadir = torch.minimum(nadir, ends.amin(dim=-2, keepdim=True))
+        ideal = torch.maximum(ideal, ends.amax(dim=-2, keepdim=True))
     below_front = nadir - MARGIN * torch.where(ideal > nadir, ideal - nadir, spread)
+    if ends is not None:
+        return below_front
     counted = mean.masked_fill(~counts, torch.nan)
     first, third = (counted.nanquantile(share, dim=-2, keepdim=True) for share in (0.25, 0.75))
     worst = mean.masked_fill(~counts, torch.inf).amin(dim=-2, keepdim=True)

@@ -380,6 +380,22 @@ def test_the_inferred_reference_point_is_botorchs_or_that_of_a_box_plot() -> Non
     close(one.ref_point.squeeze(-2), found[:, 3] - 0.1 * found.std(dim=-2, correction=0), 1e-12)
 
 
+def test_the_inferred_reference_point_lies_below_the_expected_ends_of_the_front() -> None:
+    found = torch.stack([scene(3, t=12, seed=seed)[0] for seed in (0, 1)])
+    expected = found.amax(dim=-2, keepdim=True) - 2 * (1 - torch.eye(3, dtype=torch.double))
+    given, aim = double([math.nan, 0.2, math.nan]), Samples.draw(3)
+    inferred = Incumbent.among(found, torch.zeros_like(found), aim, given, ends=expected).ref_point
+    for own, ends, point in zip(found, expected, inferred, strict=True):
+        front = torch.cat([own[is_non_dominated(own)], ends]).numpy()
+        below = front.min(axis=0) - 0.1 * (front.max(axis=0) - front.min(axis=0))
+        close(point[0], double([below[0], 0.2, below[2]]), 1e-12)
+    # Ends that are no more extreme than the front leave the host's rule.
+    for own in found:
+        front = own[is_non_dominated(own)]
+        point = Incumbent.among(own, torch.zeros_like(own), aim, ends=front.mean(dim=0, keepdim=True)).ref_point
+        close(point[0], infer_reference_point(front), 1e-12)
+
+
 @pytest.mark.parametrize("aim", AIMS)
 def test_only_what_counts_is_an_incumbent(aim: type) -> None:
     found, mean, covariance = scene(2)

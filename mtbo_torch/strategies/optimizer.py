@@ -26,6 +26,8 @@ from mtbo_torch.surrogate import Surrogate
 
 # Kernels are learned anew once this share of the observations is new.
 NEW_SHARE = 1 / 32
+# How much the mean of all objectives counts where the best of one is looked for: enough to decide between equals.
+SHARE_OF_ALL = 0.05
 # How many starts of a search lie around the present front, and how far from it in shares of the space.
 STARTS_NEAR, DISTANCE_NEAR = 64, 0.05
 
@@ -66,7 +68,8 @@ class Optimizer(ExactModelStrategy):
             ``{"yield": "maximize", "cost": "minimize", "purity": "at least 0.9", "color": "watch"}``.
         constraints: The pair of A, ``m x n``, and c, ``m``: the values of all n tasks should satisfy :math:`A y \le c`.
         ref_point: ``k``, the value of each objective that has to be exceeded to count, in the units of the values told
-            and with their signs. By default it follows from the values found so far.
+            and with their signs. By default it lies a tenth of the front's range below the worst values of the front,
+            to which the points found belong and those where the best of each objective is expected.
         repeat: Whether a choice may be asked for again.
         seed: All randomness follows from it. A list of b seeds gives b independent trials side by side: points are
             then ``b x q x d`` and values ``b x q x n``.
@@ -157,9 +160,9 @@ class Optimizer(ExactModelStrategy):
 
     def _form_opinions(self) -> list[Opinion]:
         """Return what each kernel that may be right makes of what was told."""
-        like = self.space.points
+        like, ends = self.space.points, self._find_ends()
         return [
-            Opinion(one.trust(), self._find_incumbent(one), weight.log().to(like).unsqueeze(-1))
+            Opinion(one.trust(), self._find_incumbent(one, ends), weight.log().to(like).unsqueeze(-1))
             for one, weight in self._learner.weigh(self._known, self._observations)
         ]
 
@@ -171,13 +174,34 @@ class Optimizer(ExactModelStrategy):
             for one, mean in zip(opinions, means, strict=True)
         ]
 
-    def _find_incumbent(self, surrogate: Surrogate) -> Incumbent:
+    def _find_ends(self) -> Tensor | None:
+        """Return where the best of each objective is expected, ``(b) x k x d``, if a reference point depends on it."""
+        if self.goal.ref_point is not None and not self.goal.ref_point.isnan().any():
+            return None
+        known, used = self._surrogate, self._observed_X.rows
+        ends = []
+        for objective in range(self.goal.num_objectives):
+
+            def acquire(belief: Belief, place: int = objective) -> Tensor:
+                mean = self.goal.view(belief).mean
+                best = mean[..., place] + SHARE_OF_ALL * mean.mean(dim=-1)
+                return (best + self._log_feasibility(known, belief)).unsqueeze(-1)
+
+            # Whoever only wants to know what is expected leaves the strategy as it is.
+            sources = [torch.Generator().manual_seed(seed) for seed in self._scrambles]
+            with torch.enable_grad():
+                point, _ = self.space.search(Search([known], acquire, used, sources, self.goal.constraints is not None))
+            ends.append(point)
+        return torch.cat(ends, dim=-2)
+
+    def _find_incumbent(self, surrogate: Surrogate, end_points: Tensor | None) -> Incumbent:
         units, goal = surrogate.units, self.goal
         belief = surrogate.inside(self._observed_X.rows)
         feasible = None if goal.constraints is None else goal.constraints.hold(units.restore(belief).mean)
         ref_point = None if goal.ref_point is None else goal.scale_ref_point(units)
         samples, aim = Samples.draw(goal.num_objectives, seed=self.num_observations), goal.view(belief)
-        return Incumbent.among(aim.mean, aim.variance(), samples, ref_point, feasible)
+        ends = None if end_points is None else goal.view(surrogate.inside(end_points)).mean
+        return Incumbent.among(aim.mean, aim.variance(), samples, ref_point, feasible, ends)
 
     def _expect_gain(self, X: Tensor) -> float | None:
         if self.num_observations < self.design_size:
@@ -202,13 +226,17 @@ class Optimizer(ExactModelStrategy):
 
     def _assess(self, opinion: Opinion, belief: Belief) -> Tensor:
         """Return the weighed log of the improvement that one kernel expects, ``... x q``."""
-        aim, constraints = self.goal.view(belief), self.goal.constraints
+        aim = self.goal.view(belief)
         value = log_improvement(aim.mean, aim.covariance, opinion.incumbent) + opinion.log_weight
-        if constraints is None:
-            return value
-        outside = opinion.surrogate.units.restore(belief.real)
-        probability = constraints.probability(outside.mean, outside.covariance)
-        return value + probability.clamp_min(torch.finfo(value.dtype).tiny).log()
+        return value + self._log_feasibility(opinion.surrogate, belief)
+
+    def _log_feasibility(self, surrogate: Surrogate, belief: Belief) -> Tensor | float:
+        """Return the log of the probability that the constraints hold, ``... x q``."""
+        if self.goal.constraints is None:
+            return 0.0
+        outside = surrogate.units.restore(belief.real)
+        probability = self.goal.constraints.probability(outside.mean, outside.covariance)
+        return probability.clamp_min(torch.finfo(probability.dtype).tiny).log()
 
     def _starts(self, surrogate: Surrogate) -> Tensor | None:
         """Return points around the present front, ``(b) x S x d`` in the unit cube, each moved in a few inputs."""

@@ -68,7 +68,26 @@ def test_what_is_told_counts_as_a_part_of_the_design() -> None:
     assert optimizer.kernel_scores  # learned as soon as the design is there
 
 
-def expected_improvement(optimizer: Optimizer, x: Tensor, **options: Any) -> Tensor:
+def find_ends(optimizer: Optimizer, points: Tensor) -> Tensor:
+    """Where the leading kernel expects the best of each objective, a bit of all others included, among points."""
+    spread = optimizer.train_Y.std(dim=0)
+    signs = torch.tensor(optimizer.goal.signs, dtype=torch.double)
+    with torch.no_grad():
+        mean = optimizer.model.posterior(points).mean * signs / spread
+    return torch.stack([points[(mean[:, i] + 0.05 * mean.mean(dim=-1)).argmax()] for i in range(mean.shape[-1])])
+
+
+def find_ref_point(model: ExactMultiTaskGP, X: Tensor, ends: Tensor, signs: tuple[int, int] | None) -> Tensor:
+    """A tenth of the range of the front and its ends below the worst of them, as a user would write it."""
+    turns = torch.tensor(signs or (1, 1), dtype=torch.double)
+    with torch.no_grad():
+        found, expected = model.posterior(X).mean * turns, model.posterior(ends).mean * turns
+    front = torch.cat([found[is_non_dominated(found)], expected])
+    worst, best = front.amin(dim=0), front.amax(dim=0)
+    return (worst - 0.1 * (best - worst)) * turns
+
+
+def expected_improvement(optimizer: Optimizer, x: Tensor, ends: Tensor | None = None, **options: Any) -> Tensor:
     """The log of what all kernels expect at ``N x d`` points, on average with Akaike's weights."""
     model, scores = optimizer.model, optimizer.kernel_scores
     relative = {name: math.exp(score - max(scores.values())) for name, score in scores.items()}
@@ -78,6 +97,8 @@ def expected_improvement(optimizer: Optimizer, x: Tensor, **options: Any) -> Ten
         one = optimizer._known.candidates[name]
         transforms = {"input_transform": model.input_transform, "outcome_transform": model.outcome_transform}
         other = ExactMultiTaskGP(optimizer.train_X, optimizer.train_Y, one.kernel, eta=one.noise, **transforms).eval()
+        if ends is not None:
+            options["ref_point"] = find_ref_point(other, optimizer.train_X, ends, options.get("signs"))
         with torch.no_grad():
             gain = LogAverageImprovement(other, **options)(x.unsqueeze(-2)).exp()
         total = total + share / sum(kept.values()) * gain
@@ -100,7 +121,8 @@ def test_it_asks_for_the_largest_improvement(where: dict[str, Tensor], signs: tu
     optimizer = played(Optimizer(2, **where, signs=signs, ref_point=given), 7)
     x = optimizer.ask()
     rivals = CHOICES if "choices" in where else BOX[0] + (BOX[1] - BOX[0]) * draw_sobol(2, 256, seed=1)
-    found, *others = expected_improvement(optimizer, torch.cat([x, rivals]), ref_point=given, signs=signs)
+    ends = find_ends(optimizer, rivals) if given is None else None
+    found, *others = expected_improvement(optimizer, torch.cat([x, rivals]), ends, ref_point=given, signs=signs)
     assert found >= max(others) - 1e-3
 
 
@@ -154,14 +176,30 @@ def test_several_points_spread_and_choices_are_not_asked_twice() -> None:
 
 def test_constraints_and_pending_points_decide_what_it_asks_for() -> None:
     limit = (torch.tensor([[0.0, -1.0]], dtype=torch.double), torch.tensor([0.1], dtype=torch.double))
-    optimizer = Optimizer(2, choices=CHOICES, constraints=limit)
+    ref_point = torch.tensor([-0.5, -0.5], dtype=torch.double)
+    optimizer = Optimizer(2, choices=CHOICES, constraints=limit, ref_point=ref_point)
     optimizer.tell(CHOICES[:8], values(CHOICES[:8]))
     first, second = optimizer.ask(), optimizer.ask()
     options = {"constraints": limit, "X_pending": first}
     for left_out in (None, *options):
-        others = {name: options[name] for name in options if name != left_out}
+        others = {name: options[name] for name in options if name != left_out} | {"ref_point": ref_point}
         best = CHOICES[expected_improvement(optimizer, CHOICES, **others).argmax()]
         assert torch.equal(best, second[0]) == (left_out is None)
+
+
+def test_the_ends_of_the_front_probably_satisfy_the_constraints() -> None:
+    limit = (torch.tensor([[0.0, -1.0]], dtype=torch.double), torch.tensor([0.25], dtype=torch.double))
+    free, limited = Optimizer(2, choices=CHOICES), Optimizer(2, choices=CHOICES, constraints=limit)
+    for optimizer in (free, limited):
+        optimizer.tell(CHOICES[:8], values(CHOICES[:8]))
+    assert torch.equal(free._find_ends(), find_ends(free, CHOICES))
+    assert values(free._find_ends())[:, 1].min() < -0.25 <= values(limited._find_ends())[:, 1].min()
+
+
+def test_what_is_expected_can_be_asked_without_a_trace() -> None:
+    optimizer, other = after_the_design("bounds"), after_the_design("bounds")
+    assert optimizer.explain(BOX[0]).gain == optimizer.explain(BOX[0]).gain
+    assert torch.equal(optimizer.ask(), other.ask())
 
 
 def test_constraints_and_missing_values() -> None:
