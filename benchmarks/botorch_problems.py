@@ -268,7 +268,7 @@ class Judge:
 
 def format_spread(values: list[float]) -> str:
     numbers = torch.tensor(values, dtype=torch.double)
-    return f"{numbers.mean():.3f} ± {numbers.std(correction=0):.3f}"
+    return f"{numbers.mean():.3f}" + (f" ± {numbers.std(correction=0):.3f}" if len(values) > 1 else "")
 
 
 HEAD = ["problem", "algorithm", "runs", "hypervolume share", "Bayes regret"]
@@ -335,9 +335,9 @@ def draw(curves: Curves, path: Path) -> None:
 
 
 def summarize(curves: Curves) -> list[list[str]]:
-    """Return the rows of a short table of mean shares. An asterisk marks modest settings."""
+    """Return the rows of a short table of mean shares. An asterisk marks a variant, where that alone was run."""
     columns = {name: (name,) for name in ("Optimizer", "qLogNEHVI", "qLogNParEGO", "Optuna", "Sobol")}
-    columns["qLogNEHVI"] = PEERS
+    columns |= {"qLogNEHVI": PEERS, "qLogNParEGO": ("qLogNParEGO", "qLogNParEGO, the paper's weights")}
     were_run = {algorithm for of_algorithm in curves.values() for algorithm in of_algorithm}
     columns = {column: names for column, names in columns.items() if were_run & set(names)}
     table = [["hypervolume share", *columns]]
@@ -346,7 +346,7 @@ def summarize(curves: Curves) -> list[list[str]]:
         for names in columns.values():
             found = next((algorithm for algorithm in names if algorithm in of_algorithm), None)
             last = [shares[-1] for shares, _ in of_algorithm.get(found, ())]
-            mark = "*" if found == "qLogNEHVI, modest" else ""
+            mark = "" if found == names[0] else "*"
             cells.append(f"{sum(last) / len(last):.3f}{mark}" if last else "")
         table.append(cells)
     return table
@@ -387,7 +387,8 @@ def main() -> None:
         command = "make bench-botorch" + (f' OPTIONS="{said}"' if said else "")
         complete = drop_incomplete(part)
         record(f"botorch_problems{noisy}{group}", format_rows(list_all(part)), command, SOURCES)
-        record(f"botorch_summary{noisy}{group}", format_rows(summarize(complete)), command, SOURCES)
+        if not group:
+            record(f"botorch_summary{noisy}", format_rows(summarize(complete)), command, SOURCES)
         draw(complete, ROOT / "docs" / "figures" / f"botorch_problems{noisy}{group}.png")
 
 
