@@ -27,9 +27,10 @@ from mtbo_torch.regression import Belief, PointBelief
 from mtbo_torch.scalarizations import ChebyshevScalarization, HypervolumeScalarization, Scalarization, require_weights
 from mtbo_torch.surrogate import Surrogate
 
-# The average is over twice as many samples for each objective from two on: with four, 2,048 lost up to a tenth of what
-# the best point gains. These many numbers are enough, so that a point with many objectives costs no more.
-LEAST_SAMPLES, MOST_NUMBERS = 2**11, 2**15
+NUM_SAMPLES = 2048
+# Who has the time takes twice as many for each objective from two on, up to so many numbers: with four objectives,
+# 2,048 samples lose up to a tenth of what the best point gains.
+MOST_NUMBERS = 2**15
 # Half of the samples are drawn from a normal distribution that is so many times as wide: a search without these gets
 # stuck where the model is wrong.
 WIDE = 2.0
@@ -67,7 +68,7 @@ class Samples:
         >>> from mtbo_torch.improvement import Samples
         >>> samples = Samples.draw(num_objectives=3)
         >>> samples.luck.shape, samples.power
-        (torch.Size([4096, 3]), 3)
+        (torch.Size([2048, 3]), 3)
     """
 
     slopes: Tensor
@@ -81,7 +82,7 @@ class Samples:
         num_objectives: int,
         scalarization: type[Scalarization] = HypervolumeScalarization,
         weights: Tensor | None = None,
-        count: int | None = None,
+        count: int = NUM_SAMPLES,
         seed: int = 0,
     ) -> Self:
         r"""Draw samples from a scrambled Sobol sequence, trade-offs and luck at once.
@@ -94,11 +95,10 @@ class Samples:
             scalarization: :class:`HypervolumeScalarization` or :class:`ChebyshevScalarization`, whose default
                 distribution the trade-offs have.
             weights: ``W x k``, the trade-offs, if they are not to be drawn; few are repeated for as many samples.
-            count: The number of samples, or the least if weights are given; by default :func:`count_samples`.
+            count: The number of samples, or the least if weights are given.
             seed: Determines the scrambling.
         """
         require_count("num_objectives", num_objectives, "Pass the number of objectives.")
-        count = count_samples(num_objectives) if count is None else count
         require_count("count", count, "Pass for instance 2048.")
         require_seed("seed", seed)
         k, eps = num_objectives, torch.finfo(torch.float).eps
@@ -219,7 +219,9 @@ class Incumbent:
 
 
 def count_samples(num_objectives: int) -> int:
-    """Return over how many samples to average: 2,048 for one or two objectives, 8,192 for four.
+    """Return how many samples tell small gains apart: 2,048 for one or two objectives, 8,192 for four.
+
+    With more objectives there are fewer again, so that a point costs no more.
 
     Args:
         num_objectives: The number of objectives k.
@@ -229,9 +231,9 @@ def count_samples(num_objectives: int) -> int:
         >>> [count_samples(k) for k in (1, 2, 3, 4, 5, 8, 9, 20)]
         [2048, 2048, 4096, 8192, 4096, 4096, 2048, 2048]
     """
-    wanted = LEAST_SAMPLES * 2 ** max(0, num_objectives - 2)
+    wanted = NUM_SAMPLES * 2 ** max(0, num_objectives - 2)
     affordable = 2 ** math.floor(math.log2(MOST_NUMBERS / num_objectives))
-    return max(LEAST_SAMPLES, min(wanted, affordable))
+    return max(NUM_SAMPLES, min(wanted, affordable))
 
 
 def log_improvement(mean: Tensor, covariance: Tensor, incumbent: Incumbent) -> Tensor:
@@ -414,9 +416,8 @@ class LogAverageImprovement(BeliefAcquisition):
 
     With the default :class:`HypervolumeScalarization` it is the log of the expected gain in hypervolume, up to a
     constant; with :class:`ChebyshevScalarization`, of the expected fall of the Bayes regret. Both averages are one,
-    over 2,048 to 8,192 pairs of a trade-off and a sample, so that any number of objectives will do. See
-    :func:`log_improvement` for how it is smoothed: it has a gradient everywhere, also where nothing exceeds the
-    reference point.
+    over 2,048 pairs of a trade-off and a sample, so that any number of objectives will do. See :func:`log_improvement`
+    for how it is smoothed: it has a gradient everywhere, also where nothing exceeds the reference point.
 
     With constraints :math:`A y \le c` that hold with probability p(x), :math:`\log p(x)` is added, and only points
     whose mean satisfies them count as found.
@@ -440,7 +441,7 @@ class LogAverageImprovement(BeliefAcquisition):
         constraints: The pair of A, ``m x n``, and c, ``m`` or ``m x 1``, as BoTorch's outcome constraints.
         scalarization: :class:`HypervolumeScalarization` or :class:`ChebyshevScalarization`, of values above the
             reference point in units of the range found.
-        weights: ``W x k``, the trade-offs to average over; by default 2,048 to 8,192 that are spread evenly.
+        weights: ``W x k``, the trade-offs to average over; by default 2,048 that are spread evenly.
         seed: Determines the samples; by default the number of points observed, so that every round has others.
 
     Example:

@@ -39,7 +39,15 @@ from mtbo_torch import (
     NystromMultiTaskGP,
 )
 from mtbo_torch import improvement as module
-from mtbo_torch.improvement import GAIN_WIDTH, MIN_WIDTH, Incumbent, Samples, count_samples, log_improvement
+from mtbo_torch.improvement import (
+    GAIN_WIDTH,
+    MIN_WIDTH,
+    NUM_SAMPLES,
+    Incumbent,
+    Samples,
+    count_samples,
+    log_improvement,
+)
 from mtbo_torch.linalg import factor_covariance
 from mtbo_torch.models.learning import learn_kernel
 
@@ -201,7 +209,7 @@ def test_samples_are_normal_whether_near_or_far(n: int) -> None:
     close((mass.unsqueeze(-1) * samples.luck).mean(dim=0), np.zeros(n), 0.02)
     given = torch.rand(7, n, dtype=torch.double)
     few = Samples.draw(n, weights=given)
-    share = math.ceil(count_samples(n) / 7)
+    share = math.ceil(NUM_SAMPLES / 7)
     assert len(few.luck) == 7 * share
     close(few.slopes, given.reciprocal().repeat_interleave(share, dim=0), 1e-12)
 
@@ -213,7 +221,8 @@ def test_there_are_enough_samples_to_tell_small_gains(n: int) -> None:
     values = torch.randn(90, n, generator=source, dtype=torch.double).abs()
     found, mean = (values / values.norm(dim=-1, keepdim=True)).split([60, 30])
     covariance = 0.05**2 * torch.eye(n, dtype=torch.double).expand(30, n, n)
-    logs = torch.stack([log_improvement(mean, covariance, incumbent_of(found, seed=seed)) for seed in range(12)])
+    frames = [incumbent_of(found, count=count_samples(n), seed=seed) for seed in range(12)]
+    logs = torch.stack([log_improvement(mean, covariance, frame) for frame in frames])
     assert logs.std(dim=0).mean() < 0.1
 
 

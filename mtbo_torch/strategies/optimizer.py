@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mtbo_torch.arrays import ArrayLike
 from mtbo_torch.checks import require_count
-from mtbo_torch.improvement import Incumbent, Samples, log_improvement
+from mtbo_torch.improvement import Incumbent, Samples, count_samples, log_improvement
 from mtbo_torch.inputs import Inputs
 from mtbo_torch.optimization import draw_sobol
 from mtbo_torch.regression import Belief
@@ -199,7 +199,8 @@ class Optimizer(ExactModelStrategy):
         belief = surrogate.inside(self._observed_X.rows)
         feasible = None if goal.constraints is None else goal.constraints.hold(units.restore(belief).mean)
         ref_point = None if goal.ref_point is None else goal.scale_ref_point(units)
-        samples, aim = Samples.draw(goal.num_objectives, seed=self.num_observations), goal.view(belief)
+        k, aim = goal.num_objectives, goal.view(belief)
+        samples = Samples.draw(k, count=count_samples(k), seed=self.num_observations)
         ends = None if end_points is None else goal.view(surrogate.inside(end_points)).mean
         return Incumbent.among(aim.mean, aim.variance(), samples, ref_point, feasible, ends)
 
