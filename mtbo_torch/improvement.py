@@ -28,8 +28,8 @@ from mtbo_torch.scalarizations import ChebyshevScalarization, HypervolumeScalari
 from mtbo_torch.surrogate import Surrogate
 
 NUM_SAMPLES = 2048
-# Who has the time takes twice as many for each objective from two on, up to so many numbers: with four objectives,
-# 2,048 samples lose up to a tenth of what the best point gains.
+# A search with time to spare takes twice as many for each objective from two on, up to so many numbers: with four
+# objectives, 2,048 samples lose up to a tenth of what the best point gains.
 MOST_NUMBERS = 2**15
 # Half of the samples are drawn from a normal distribution that is so many times as wide: a search without these gets
 # stuck where the model is wrong.
