@@ -28,8 +28,8 @@ from mtbo_torch.scalarizations import ChebyshevScalarization, HypervolumeScalari
 from mtbo_torch.surrogate import Surrogate
 
 NUM_SAMPLES = 2048
-# A search with time to spare takes four times as many for each objective beyond two, up to so many numbers. On a crowded
-# front of four objectives, the average over 2,048 varies by a fifth, and that over 32,768 by a thirtieth.
+# A search with time to spare takes four times as many for each objective beyond two, up to so many numbers. On a
+# crowded front of four objectives, the average over 2,048 varies by a fifth, and that over 32,768 by a thirtieth.
 MOST_NUMBERS = 2**17
 # Half of the samples are drawn from a normal distribution that is so many times as wide: a search without these gets
 # stuck where the model is wrong.
