@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import reduce
 from typing import Any, Self
 
 import torch
@@ -137,6 +138,11 @@ class Samples:
         parts = values.unsqueeze(-2) * (self.slopes / self.widths.unsqueeze(-1))
         return -self.widths * torch.logsumexp(-parts, dim=-1)
 
+    def _find_range(self, values: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the smallest reach of all values, and the largest of those that count, ``(b) x S``."""
+        reached = self.reach(values)
+        return reached.amin(dim=-2), reached.masked_fill(~counts.unsqueeze(-1), -torch.inf).amax(dim=-2)
+
     def to(self, like: Tensor) -> Self:
         """Return them in the dtype and on the device of another tensor, ``...``."""
         return _move(self, like)
@@ -200,12 +206,12 @@ class Incumbent:
         origin = torch.where(origin.isnan(), inferred, origin)
         scale = torch.maximum(mean.amax(dim=-2, keepdim=True) - origin, spread)
         samples = samples.to(mean)
-        reached = samples.reach((mean - origin) / scale)
-        if samples.is_volume:
-            best = reached.masked_fill(~feasible.unsqueeze(-1), 0).amax(dim=-2).clamp_min(LEAST_BEST)
-        else:  # without any that counts, there is the worst to improve upon
-            lowest = reached.amin(dim=-2, keepdim=True)
-            best = torch.where(feasible.unsqueeze(-1), reached, lowest).amax(dim=-2)
+        size = max(1, CHUNK // (samples.slopes.numel() * mean.shape[:-2].numel()))
+        pieces = zip(((mean - origin) / scale).split(size, dim=-2), feasible.split(size, dim=-1), strict=True)
+        lowest, best = reduce(_join_ranges, (samples._find_range(*piece) for piece in pieces))
+        # Without any that counts, there is the worst to improve upon; of a volume, nothing.
+        least = torch.full_like(lowest, LEAST_BEST) if samples.is_volume else lowest
+        best = torch.maximum(best, least)
         return cls(samples, origin, scale, best)
 
     def after(self, mean: Tensor) -> Incumbent:
@@ -266,6 +272,10 @@ def log_improvement(mean: Tensor, covariance: Tensor, incumbent: Incumbent) -> T
     root = factor_covariance(covariance) / incumbent.scale.unsqueeze(-1)
     value: Tensor = _LogAverage.apply(scaled, root, incumbent.best, incumbent.samples)
     return value
+
+
+def _join_ranges(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    return torch.minimum(one[0], other[0]), torch.maximum(one[1], other[1])
 
 
 def _move(value: Any, like: Tensor) -> Any:

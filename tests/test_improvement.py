@@ -226,6 +226,27 @@ def test_there_are_enough_samples_to_tell_small_gains(n: int) -> None:
     assert logs.std(dim=0).mean() < 0.06
 
 
+@pytest.mark.parametrize("aim", AIMS)
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_what_was_found_is_looked_at_in_pieces(
+    aim: type, batch: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With thousands of observations, all reaches at once would take gigabytes."""
+    source = torch.Generator().manual_seed(0)
+    mean = torch.randn(*batch, 7, 3, generator=source, dtype=torch.double)
+    feasible = torch.rand(*batch, 7, generator=source) < 0.5
+    samples, sizes, reach = Samples.draw(3, aim), [], Samples.reach
+
+    def find() -> Tensor:
+        return Incumbent.among(mean, mean.square(), samples, feasible=feasible).best
+
+    expected = find()
+    monkeypatch.setattr(module, "CHUNK", 2 * samples.slopes.numel() * max(1, math.prod(batch)))
+    monkeypatch.setattr(Samples, "reach", lambda self, y: (sizes.append(y.shape[-2]), reach(self, y))[1])
+    assert torch.equal(find(), expected)
+    assert sizes == [2, 2, 2, 1]
+
+
 def test_the_luck_of_every_weight_is_spread_evenly() -> None:
     weights = torch.rand(64, 2, generator=torch.Generator().manual_seed(0), dtype=torch.double)
     luck = Samples.draw(2, weights=weights).luck.reshape(64, -1, 2)
